@@ -1,0 +1,110 @@
+"""Prints what happened in a training run: python launch/addends/table.py RUN_DIR [--check]
+
+Reads the TensorBoard logs under RUN_DIR. With --check it ends with status 1, and a sentence, unless the run shows
+what the quickstart promises: the reward rose, the gate opened, and vLLM sampled with the actor's weights.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from statistics import fmean, median
+
+from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
+
+ROWS = {
+    "reward": "rollout/reward_mean",
+    "entropy (nats)": "stare/batch_entropy",
+    "gate": "stare/gate_on",
+    "W": "stare/reweight_w",
+}
+LEAST_RISE = 0.3  # of the mean reward, from the first tenth of the run to the last
+LARGEST_KL = 0.01  # |vllm_kl| of an engine that has the actor's weights is far below this
+
+Curves = dict[str, list[float]]
+
+
+def read_curves(run_dir: Path) -> Curves:
+    """The logged figures of a run by name, each a list of its values in the order of the steps."""
+    folders = {path.parent for path in run_dir.rglob("events.out.tfevents.*")}
+    if len(folders) != 1:
+        raise ValueError(f"{run_dir} holds the logs of {len(folders)} runs; give the folder of one run")
+    logs = EventAccumulator(str(folders.pop()), size_guidance={SCALARS: 0})  # 0: keep every step
+    logs.Reload()
+    prefix = "train/"
+    return {
+        tag.removeprefix(prefix): [event.value for event in sorted(logs.Scalars(tag), key=lambda event: event.step)]
+        for tag in logs.Tags()[SCALARS]
+        if tag.startswith(prefix)
+    }
+
+
+def start_middle_end(values: list[float]) -> tuple[float, float, float]:
+    """The means over the first, the central and the last tenth of the run, of one step at least."""
+    tenth = max(1, len(values) // 10)
+    central = (len(values) - tenth) // 2
+    return fmean(values[:tenth]), fmean(values[central : central + tenth]), fmean(values[-tenth:])
+
+
+def format_table(curves: Curves) -> str:
+    """The table as text; a figure that was not logged is a dash."""
+
+    def line(name: str, *cells: str) -> str:
+        return f"{name:<24}" + "".join(f"{cell:>9}" for cell in cells)
+
+    lines = [line("", "start", "middle", "end")]
+    for name, key in ROWS.items():
+        cells = [f"{mean:.3f}" for mean in start_middle_end(curves[key])] if curves.get(key) else ["-"] * 3
+        lines.append(line(name, *cells))
+
+    gate, kl, seconds = (curves.get(key) for key in ("stare/gate_on", "vllm_kl", "timing/step_total"))
+    target = curves.get("stare/target_entropy")
+    lines += [
+        line("target entropy", f"{target[-1]:.3f}" if target else "-"),
+        line("steps with an open gate", f"{sum(map(bool, gate))}/{len(gate)}" if gate else "-"),
+        line("|vllm_kl|, last step", f"{abs(kl[-1]):.5f}" if kl else "-"),
+        line("seconds a step, median", f"{median(seconds):.2f}" if seconds else "-"),
+    ]
+    return "\n".join(lines)
+
+
+def shortcomings(curves: Curves) -> list[str]:
+    """One sentence for each promise of the quickstart that the run does not keep."""
+    found = []
+    rewards = curves.get("rollout/reward_mean")
+    if not rewards:
+        found.append("No reward was logged.")
+    else:
+        start, _, end = start_middle_end(rewards)
+        if not end - start >= LEAST_RISE:  # written so that NaN is a shortcoming
+            found.append(f"The mean reward went from {start:.3f} to {end:.3f}, which is not a rise by {LEAST_RISE}.")
+    gate = curves.get("stare/gate_on")
+    if gate and not any(gate):
+        found.append("The gate never opened: the entropy stayed above its target.")
+    kl = curves.get("vllm_kl")
+    if not kl:
+        found.append("vllm_kl was not logged, so nothing shows that vLLM had the actor's weights.")
+    elif not abs(kl[-1]) < LARGEST_KL:
+        found.append(f"|vllm_kl| ended at {abs(kl[-1]):.5f}, not below {LARGEST_KL}: vLLM had other weights.")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--check", action="store_true", help="end with status 1 unless the run shows what it should")
+    args = parser.parse_args()
+
+    try:
+        curves = read_curves(args.run_dir)
+    except ValueError as error:
+        print(f"table: {error}", file=sys.stderr)
+        return 1
+    print(format_table(curves))
+    found = shortcomings(curves) if args.check else []
+    for sentence in found:
+        print(f"table: {sentence}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

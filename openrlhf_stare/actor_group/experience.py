@@ -1,0 +1,172 @@
+"""Guards on the way of the data, in the controller actor: even shares for all ranks, and no non-finite reward.
+
+Both act only where OpenRLHF 0.11.2 would hang (ZeRO-3 with unequal numbers of passes) or train on NaN.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def deal_evenly(module: ModuleType) -> None:
+    """Change `openrlhf.trainer.ppo_utils.samples_generator`: a rollout that the ranks cannot share evenly is cut."""
+    generate_samples = module.SamplesGenerator.generate_samples
+
+    def generate_even_samples(self, **generate_kwargs):
+        samples, pass_rate, prompts_consumed, exhausted = generate_samples(self, **generate_kwargs)
+        kept = evenly_dealt(len(samples), self.args)
+        if kept < len(samples):
+            module.logger.warning(
+                f"Rollout of {len(samples)} responses: {len(samples) - kept} left out, {kept} kept, so that all ranks "
+                "get the same share and a short rollout fills whole optimizer steps"
+            )
+        return samples[:kept], pass_rate, prompts_consumed, exhausted
+
+    module.SamplesGenerator.generate_samples = generate_even_samples
+
+
+def evenly_dealt(count: int, args: SimpleNamespace) -> int:
+    """How many of a rollout's first `count` responses OpenRLHF deals in equal shares to all data-parallel ranks.
+
+    Whole prompt groups only. A rollout shorter than `--rollout.batch_size` prompts is also cut to whole optimizer
+    steps: gradients of a begun one would wait for the next rollout, whose loss is normalised without them.
+    """
+    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node // args.ds.ring_attn_size
+    ranks //= args.ds.tensor_parallel_size
+    group = args.rollout.n_samples_per_prompt
+    short = count < args.rollout.batch_size * group
+    # One rank takes anything. With dynamic batches responses are dealt one by one, otherwise in whole micro-batches,
+    # a contiguous chunk of them to each rank.
+    dealt = ranks if args.train.dynamic_batch_enable else ranks * args.rollout.micro_batch_size
+    unit = 1 if ranks == 1 else dealt
+    if short:
+        unit = math.lcm(unit, args.train.batch_size)
+    unit = math.lcm(unit, group)
+    return count // unit * unit
+
+
+def leave_out_non_finite(module: ModuleType) -> None:
+    """Change `openrlhf.trainer.ppo_utils.experience_maker`: a response whose reward or advantage is not finite is left
+    out of training and of its group's statistics.
+
+    It stays where it is, so that the shares stay even, with an empty `action_mask`; its former tokens carry a NaN
+    advantage, by which the policy actor counts them.
+    """
+    original = module.RemoteExperienceMaker.compute_advantages_and_returns
+
+    def compute_advantages_and_returns(self, experiences):
+        import torch
+
+        masks = [experience.action_mask for experience in experiences]
+        lost = [~torch.isfinite(experience.rewards.float()) for experience in experiences]
+        if any(rows.any() for rows in lost):
+            experiences = _without(lost, module, self, original, experiences)
+        else:
+            experiences = original(self, experiences)
+
+        left_out = responses = 0
+        for experience, mask, rows in zip(experiences, masks, lost, strict=True):
+            rows = rows | (~torch.isfinite(experience.advantages) & mask.bool()).any(dim=-1)
+            responses, left_out = responses + len(rows), left_out + int(rows.sum())
+            if rows.any():
+                column = rows.unsqueeze(-1)
+                experience.action_mask = mask.masked_fill(column, 0)
+                experience.advantages = experience.advantages.masked_fill(column, 0)
+                experience.advantages = experience.advantages.masked_fill(column & mask.bool(), torch.nan)
+                experience.returns = experience.returns.masked_fill(column, 0)
+        if left_out == responses:
+            raise RuntimeError(
+                f"None of the {responses} responses of this rollout has a finite reward and advantage: "
+                "check the reward function"
+            )
+        if left_out:
+            module.logger.warning(
+                f"{left_out} of {responses} responses are left out of training: reward or advantage is not finite"
+            )
+        return experiences
+
+    module.RemoteExperienceMaker.compute_advantages_and_returns = compute_advantages_and_returns
+
+
+def _without(lost: list[torch.Tensor], module: ModuleType, maker, original, experiences: list) -> list:
+    """Run OpenRLHF's own advantage step as if the lost responses were not there.
+
+    They get a reward that leaves OpenRLHF's means where they are, after its length penalties and before its group
+    statistics; where a statistic also depends on the number of responses, the shaped rewards of the group are replaced
+    before OpenRLHF spreads them over the tokens. `apply_length_penalties` and `compute_reward` are those two places.
+    """
+    import torch
+
+    apply_length_penalties, compute_reward = module.apply_length_penalties, module.compute_reward
+    replacements = iter(())
+
+    def penalties_then_stand_ins(experiences, args):
+        nonlocal replacements
+        apply_length_penalties(experiences, args)
+        order = torch.tensor(list(itertools.chain.from_iterable(experience.index for experience in experiences)))
+        sizes = [len(experience.index) for experience in experiences]
+        rewards, gone = torch.empty(len(order)), torch.empty(len(order), dtype=torch.bool)
+        rewards[order] = torch.cat([experience.rewards.float() for experience in experiences])
+        gone[order] = torch.cat(lost)
+        rewards, shaped = reshape_around_lost(rewards, gone, args)
+        for experience, stand_in in zip(experiences, rewards[order].split(sizes), strict=True):
+            experience.rewards = stand_in.to(experience.rewards.dtype)
+        replacements = iter(shaped[order].split(sizes))
+
+    def compute_reward_from_replacements(r, *args, **kwargs):
+        shaped = next(replacements)
+        return compute_reward(torch.where(torch.isnan(shaped), r, shaped.to(r.dtype)), *args, **kwargs)
+
+    finite = torch.cat([experience.rewards.float()[~rows] for experience, rows in zip(experiences, lost, strict=True)])
+    for experience, rows in zip(experiences, lost, strict=True):
+        experience.action_mask = experience.action_mask.masked_fill(rows.unsqueeze(-1), 0)
+        experience.rewards = experience.rewards.masked_fill(rows, 0)
+        for name in ("reward", "score"):  # logged as means over the responses
+            if name in experience.info and len(finite):
+                experience.info[name] = experience.info[name].float().masked_fill(rows, finite.mean())
+    module.apply_length_penalties, module.compute_reward = penalties_then_stand_ins, compute_reward_from_replacements
+    try:
+        return original(maker, experiences)
+    finally:
+        module.apply_length_penalties, module.compute_reward = apply_length_penalties, compute_reward
+
+
+def reshape_around_lost(
+    rewards: torch.Tensor, lost: torch.Tensor, args: SimpleNamespace
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rewards (P·K,) in prompt order, and which of them are lost -> the rewards with stand-ins for the lost ones, and
+    the shaped rewards of the groups for which stand-ins are not enough (NaN for the others).
+
+    A stand-in of the mean of the others leaves every mean baseline exact. `group_norm` and `rloo` also depend on how
+    many responses a group has, so there the shaped rewards are computed here, over the responses that are left.
+    """
+    import torch
+
+    estimator = args.algo.advantage.estimator
+    grouped = rewards.reshape(-1, args.rollout.n_samples_per_prompt)
+    lost = lost.reshape(grouped.shape)
+    kept = ~lost
+    count = kept.sum(dim=-1, keepdim=True)
+    values = grouped.masked_fill(lost, 0)
+    if estimator == "flash_reinforce":  # its baseline is the mean of the whole rollout
+        mean = (values.sum() / kept.sum().clamp(min=1)).expand_as(values)
+    else:
+        mean = (values.sum(dim=-1, keepdim=True) / count.clamp(min=1)).expand_as(values)
+    stand_ins = torch.where(lost, mean, values)
+
+    shaped = torch.full_like(values, torch.nan)
+    deviation = (values - mean).masked_fill(lost, 0)
+    degrees = (count - 1).clamp(min=1)
+    if estimator == "group_norm":
+        deviation = deviation / ((deviation.square().sum(dim=-1, keepdim=True) / degrees).sqrt() + 1e-9)
+    elif estimator == "rloo":
+        deviation = deviation * count / degrees
+    if estimator in ("group_norm", "rloo"):
+        shaped = torch.where(lost.any(dim=-1, keepdim=True), deviation, shaped)
+    return stand_ins.flatten(), shaped.flatten()

@@ -1,0 +1,140 @@
+"""The policy actor: OpenRLHF's, which measures the entropy of its rollouts and trains with STARE's loss.
+
+The state of the method (controller, running entropy, thresholds) lives here, is small and the same on all ranks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+
+import openrlhf.trainer.ray.ppo_actor as ppo_actor
+import ray
+import torch
+
+from openrlhf_stare.actor_group.entropy_meter import EntropyMeter
+from openrlhf_stare.actor_group.losses import StarePolicyLoss
+from openrlhf_stare.algorithms.distributed import all_reduce_sums
+from openrlhf_stare.cli import stare_config
+
+logger = ppo_actor.logger
+
+
+class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
+    """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured and, under `--policy_loss stare`, the
+    entropy-critical tokens of the rollout found before OpenRLHF's own training loop runs."""
+
+    def init_model_from_pretrained(self, strategy, pretrain, max_steps=None, vllm_engines=None):
+        if vllm_engines:
+            # An engine that failed to start would leave rank 0 waiting for it for ever in the weight-sync group.
+            ray.get([engine.get_num_unfinished_requests.remote() for engine in vllm_engines])
+        self.stare = stare_config(strategy.args)
+        self.reweights = strategy.args.policy_loss == "stare"
+        if self.reweights:
+            # OpenRLHF's trainer makes the loss from its flags; this process trains nothing else.
+            ppo_actor.PolicyLoss = functools.partial(StarePolicyLoss, stare=self.stare)
+        super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
+        self.dp_group = strategy.ds_device_mesh["dp"].get_group()
+        self.meter = EntropyMeter(self.actor, self.stare.entropy)
+        self.left_out_tokens = 0
+        if self.reweights:
+            self.loss = self.trainer.actor_loss_fn
+            self.loss.group = self.dp_group
+            self._restore(self.checkpoint_states.get("stare"))
+
+    # ── the log-prob pass ──
+
+    def forward(self, *args, **kwargs) -> torch.Tensor:
+        with self.meter.measuring():
+            return super().forward(*args, **kwargs)
+
+    # ── training on one rollout ──
+
+    def append(self, experience) -> None:
+        # A response that was left out comes with an empty mask and a NaN advantage on each of its former tokens.
+        left_out = torch.isnan(experience.advantages)
+        if left_out.any():
+            self.left_out_tokens += int(left_out.sum())
+            experience.advantages = experience.advantages.masked_fill(left_out, 0)
+        super().append(experience)
+
+    def fit(self, kl_ctl: float = 0) -> dict:
+        start = time.perf_counter()
+        figures = self._open_rollout()
+        own_seconds = time.perf_counter() - start
+        status = super().fit(kl_ctl)
+        if self.reweights:
+            figures |= self.loss.figures()
+            own_seconds += self.loss.take_seconds()
+        own_seconds += self.meter.take_seconds()
+        ranks = torch.distributed.get_world_size(self.dp_group)
+        figures["stare/seconds"] = all_reduce_sums([own_seconds], self.dp_group).item() / ranks
+        status.update(figures)
+        return status
+
+    def _open_rollout(self) -> dict[str, float]:
+        """Entropy, gate and weights, thresholds of the rollout in the buffer, before the first optimizer step."""
+        log_probs, advantages = self._buffered_tokens()
+        entropy_sum, entropy_tokens, bad_entropies = self.meter.take()
+        bad_log_probs = int((~torch.isfinite(log_probs)).sum())
+        entropy_sum, entropy_tokens, bad_entropies, bad_log_probs, left_out = all_reduce_sums(
+            [entropy_sum, entropy_tokens, bad_entropies, bad_log_probs, self.left_out_tokens], self.dp_group
+        ).tolist()
+        self.left_out_tokens = 0
+        if bad_entropies or bad_log_probs:
+            raise FloatingPointError(
+                f"The policy gives {bad_log_probs:.0f} non-finite log-probs and {bad_entropies:.0f} non-finite "
+                "entropies on this rollout, and no optimizer step was taken on it: "
+                "resume from the last checkpoint, with a lower learning rate"
+            )
+        batch_entropy = entropy_sum / entropy_tokens if entropy_tokens else math.nan
+        figures = {"stare/batch_entropy": batch_entropy, "stare/nonfinite_tokens": left_out}
+        if not self.reweights:
+            return figures
+
+        controller = self.loss.controller
+        controller.update(batch_entropy)
+        figures |= {
+            "stare/target_entropy": self.stare.target_entropy,
+            "stare/gate_on": float(controller.gate_on),
+            "stare/reweight_w": controller.reweight_w,
+            "stare/reweight_m": controller.reweight_m,
+        }
+        self.loss.open_rollout(log_probs, advantages)
+        return figures
+
+    def _buffered_tokens(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probs and advantages (N,) of this rank's action tokens, all responses of the replay buffer."""
+        items = self.trainer.replay_buffer.items
+        masks = [item.action_mask.bool() for item in items]
+        empty = [torch.empty(0)]
+        log_probs = torch.cat(empty + [item.action_log_probs[mask] for item, mask in zip(items, masks, strict=True)])
+        advantages = torch.cat(empty + [item.advantages[mask] for item, mask in zip(items, masks, strict=True)])
+        return log_probs, advantages
+
+    # ── checkpoints ──
+
+    def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None) -> None:
+        if self.reweights:
+            state = {"config": dataclasses.asdict(self.stare), "controller": self.loss.controller.state_dict()}
+            client_states = {**(client_states or {}), "stare": state}
+        super().save_checkpoint(tag, client_states, metric_value, metric_key)
+
+    def _restore(self, state: dict | None) -> None:
+        if not self.checkpoint_states:
+            return
+        if state is None:
+            self.strategy.print("The checkpoint was made without STARE: its controller starts fresh")
+            return
+        flags = dataclasses.asdict(self.stare)
+        differences = [
+            f"{name} was {state['config'].get(name)} and is {value}"
+            for name, value in flags.items()
+            if state["config"].get(name) != value
+        ]
+        if differences:
+            self.strategy.print(f"STARE follows the flags where the checkpoint differs: {'; '.join(differences)}")
+        if state["config"].get("schedule") == self.stare.schedule:
+            self.loss.controller.load_state_dict(state["controller"])

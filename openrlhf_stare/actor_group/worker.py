@@ -1,0 +1,17 @@
+"""What every Ray worker of a job runs first (Ray's `worker_process_setup_hook`)."""
+
+from __future__ import annotations
+
+from openrlhf_stare.runtime import prepare_process
+from openrlhf_stare.when_imported import patch_when_imported
+
+HOOK = f"{__name__}.install"
+
+
+def install() -> None:
+    """Announce our changes to OpenRLHF in this process. Cheap: none of the modules they change is imported here."""
+    from openrlhf_stare.actor_group import experience
+
+    patch_when_imported("openrlhf.trainer.ppo_utils.samples_generator", experience.deal_evenly)
+    patch_when_imported("openrlhf.trainer.ppo_utils.experience_maker", experience.leave_out_non_finite)
+    prepare_process()

@@ -1,0 +1,1 @@
+"""The mathematics: functions of tensors and process groups. Nothing here imports more than torch."""

@@ -1,0 +1,124 @@
+"""The flags that the command adds to OpenRLHF's own, and the checks that come before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from types import SimpleNamespace
+
+from openrlhf_stare.algorithms.config import StareConfig
+
+POLICY_LOSSES = ("stare", "openrlhf")
+ESTIMATOR = "--algo.advantage.estimator"
+
+
+class UsageError(ValueError):
+    """What the user asked for cannot run. The message is one sentence: the flag, its value and the remedy."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add our flags to the parser of OpenRLHF's command, and have a bad flag answered with one line."""
+    group = parser.add_argument_group("STARE", "What openrlhf-stare adds; every other flag is OpenRLHF's own.")
+    group.add_argument(
+        "--policy_loss",
+        default=POLICY_LOSSES[0],
+        metavar=_one_of(POLICY_LOSSES),
+        help="stare reweights the entropy-critical tokens of OpenRLHF's loss; openrlhf leaves that loss untouched and "
+        "only measures the entropy (default: %(default)s)",
+    )
+    # The short form writes to the long form's place and has no default of its own: the last one given wins.
+    estimator = parser._option_string_actions[ESTIMATOR]
+    group.add_argument(
+        "--advantage_estimator",
+        dest=estimator.dest,
+        choices=estimator.choices,
+        default=argparse.SUPPRESS,
+        help=f"short form of {ESTIMATOR}",
+    )
+    for field in dataclasses.fields(StareConfig):
+        # The choices are shown but left to StareConfig to check: its sentence carries the remedy.
+        choices = field.metadata["choices"]
+        group.add_argument(
+            f"--stare.{field.name}",
+            type=type(field.default),
+            default=field.default,
+            metavar=_one_of(choices) if choices else field.name.upper(),
+            help=field.metadata["help"].replace("%", "%%") + " (default: %(default)s)",
+        )
+
+    # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
+    parser.error = lambda message: parser.exit(2, f"train_ray: error: {' '.join(message.split())}\n")
+
+
+def has_flags(parser: argparse.ArgumentParser) -> bool:
+    """Whether `add_flags` has been at this parser."""
+    return "--policy_loss" in parser._option_string_actions
+
+
+def stare_config(args: SimpleNamespace) -> StareConfig:
+    """The options of STARE in OpenRLHF's nested arguments (`args.stare.variant` and so on).
+
+    Raises:
+        ValueError: an option is outside its range.
+    """
+    return StareConfig(**vars(args.stare))
+
+
+def check(args: SimpleNamespace) -> list[str]:
+    """Check OpenRLHF's nested arguments as far as they concern us.
+
+    Returns:
+        What the user should be warned of, a sentence each.
+
+    Raises:
+        UsageError: the arguments cannot work.
+    """
+    _refuse_what_cannot_work(args)
+    return _warnings(args)
+
+
+def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
+    if args.policy_loss not in POLICY_LOSSES:
+        raise UsageError(
+            f"--policy_loss {args.policy_loss} is not one of {', '.join(POLICY_LOSSES)}: choose one of them"
+        )
+    try:
+        stare = stare_config(args)
+    except ValueError as error:
+        raise UsageError(f"--stare.{error}") from None
+    # The entropy is measured under --policy_loss openrlhf too, so this holds for both losses.
+    if stare.entropy == "sampled" and args.rollout.top_p < 1:
+        raise UsageError(
+            f"--stare.entropy sampled does not go with --rollout.top_p {args.rollout.top_p:g}, since -log pi of "
+            "tokens drawn from a truncated distribution does not estimate the policy's entropy: "
+            "use --stare.entropy exact or --rollout.top_p 1"
+        )
+    if args.ds.lora.rank > 0:
+        raise UsageError(
+            f"--ds.lora.rank {args.ds.lora.rank} cannot train with vLLM, since OpenRLHF's weight sync sends PEFT's "
+            "parameter names, which vLLM refuses: leave the rank at 0, with any adapter merged into the model before"
+        )
+
+
+def _warnings(args: SimpleNamespace) -> list[str]:
+    warnings = []
+    if args.policy_loss == "stare" and args.actor.policy_loss_type == "gspo":
+        warnings.append(
+            "--actor.policy_loss_type gspo has one ratio per response, so STARE's weights act only through their mean "
+            "over the response: use ppo for a token's weight to act on that token"
+        )
+    if args.policy_loss == "stare" and args.stare.scope == "micro_batch":
+        warnings.append(
+            "--stare.scope micro_batch ranks the tokens of one micro-batch of all ranks, so the result depends on "
+            "--train.micro_batch_size and on the number of ranks: use rollout to be free of both"
+        )
+    if args.stare.entropy == "sampled" and args.train.async_enable:
+        warnings.append(
+            "--stare.entropy sampled with --train.async_enable is an off-policy estimate, since the log-probs come "
+            "from weights newer than the sampler's: use exact for the entropy of the policy in training"
+        )
+    return warnings
+
+
+def _one_of(choices: tuple[str, ...]) -> str:
+    return "{" + ",".join(choices) + "}"

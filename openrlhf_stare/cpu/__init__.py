@@ -1,0 +1,102 @@
+"""What lets OpenRLHF, DeepSpeed and vLLM run where there is no GPU. Imported only there.
+
+`environment` and `set_arguments` say how a job is set up, `check_arguments` and `check_cluster` what cannot work;
+`install` announces the work-arounds of a process (patches.py), each of which waits for the import of what it mends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from types import SimpleNamespace
+
+from openrlhf_stare.cli import UsageError
+from openrlhf_stare.runtime import CPU_VARIABLE
+from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
+
+
+def environment() -> dict[str, str]:
+    """The variables that every process of a job needs; a value that is set already wins."""
+    defaults = {
+        CPU_VARIABLE: "1",
+        "DS_ACCELERATOR": "cpu",
+        # Ranks and engine share the cores: one thread each is faster than all of them competing.
+        "OMP_NUM_THREADS": "1",
+        # GiB. Without it vLLM budgets from one NUMA node and may refuse to start.
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+    return {name: os.environ.get(name, value) for name, value in defaults.items()}
+
+
+def check_arguments(args: SimpleNamespace) -> None:
+    """Refuse the flags that cannot work on a CPU; some would hang.
+
+    Raises:
+        UsageError: a flag asks for what needs a GPU.
+    """
+    switches = {
+        "--vllm.sync_with_ray": args.vllm.sync_with_ray,
+        "--vllm.enable_sleep": args.vllm.enable_sleep and args.train.colocate_all,  # OpenRLHF ignores it otherwise
+        "--ds.enable_sleep": args.ds.enable_sleep,
+        "--ds.load_in_4bit": args.ds.load_in_4bit,
+        "--ds.use_liger_kernel": args.ds.use_liger_kernel,
+        "--ds.deepcompile": args.ds.deepcompile,
+    }
+    sizes = {
+        "--vllm.tensor_parallel_size": args.vllm.tensor_parallel_size,
+        "--ds.tensor_parallel_size": args.ds.tensor_parallel_size,
+        "--ds.ring_attn_size": args.ds.ring_attn_size,
+    }
+    for flag, given in switches.items():
+        if given:
+            raise UsageError(f"{flag} needs a GPU, and torch sees none here: leave it out")
+    for flag, size in sizes.items():
+        if size > 1:
+            raise UsageError(f"{flag} {size} needs GPUs, and torch sees none here: use 1")
+
+
+def check_cluster(available: dict[str, float]) -> None:
+    """Refuse a cluster with real GPUs whose driver sees none.
+
+    Raises:
+        UsageError: the driver's choice of the CPU runtime is wrong for the cluster.
+    """
+    accelerators = [name for name in available if name.startswith("accelerator_type:")]
+    if accelerators:
+        raise UsageError(
+            f"torch sees no GPU where the driver runs, but the Ray cluster has {', '.join(accelerators)}: "
+            f"set {CPU_VARIABLE}=0 in the job's environment"
+        )
+
+
+def set_arguments(args: SimpleNamespace) -> None:
+    """Give the flags that have one possible value on a CPU that value, once OpenRLHF has checked and adjusted them."""
+    args.ds.attn_implementation = "sdpa"  # flash attention is a GPU kernel
+    args.vllm.enforce_eager = True  # there is no CUDA graph to capture
+    args.vllm.sync_backend = "gloo"
+
+
+_installed = False
+
+
+def install() -> None:
+    """Announce the work-arounds in this process, once. Cheap: nothing that they mend is imported here."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    from openrlhf_stare.cpu import patches
+
+    # DeepSpeed builds two extensions at first use: it finds ninja in the environment's own folder, activated or not,
+    # and keeps them beside the torch that they are built for.
+    os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", os.path.join(sysconfig.get_path("data"), "torch_extensions"))
+    patch_when_imported("torch.cuda", patches.answer_for_cuda)
+    hold_during_import("openrlhf.models.ring_attn_utils", patches.flash_attn_stand_ins)
+    patch_when_imported("openrlhf.utils.deepspeed.deepspeed", patches.strategy_on_cpu)
+    patch_when_imported("openrlhf.utils.distributed_util", patches.weight_sync_over_gloo)
+    patch_when_imported("openrlhf.trainer.ray.vllm_worker_wrap", patches.receive_weights_on_cpu)
+    patch_when_imported("openrlhf.trainer.ray.vllm_engine", patches.engine_that_proves_its_patches)
+    patch_when_imported("vllm.model_executor.layers.utils", patches.keep_plain_weights)

@@ -1,0 +1,34 @@
+"""What OpenRLHF takes from flash_attn to pack and unpack sequences, in plain torch."""
+
+from __future__ import annotations
+
+import torch
+from einops import rearrange
+
+__all__ = ["all_gather", "index_first_axis", "pad_input", "rearrange", "unpad_input"]
+
+
+def index_first_axis(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """(N, ...) -> (len(indices), ...)"""
+    return tensor[indices]
+
+
+def unpad_input(
+    tensor: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Tensor]:
+    """(B, T, ...) and its (B, T) mask -> the N unmasked entries (N, ...), where they lay among the B·T, the cumulative
+    lengths (B + 1,), the longest length and the lengths (B,)."""
+    lengths = mask.sum(dim=-1, dtype=torch.int32)
+    indices = mask.flatten().nonzero().flatten()
+    cumulative = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return tensor.flatten(0, 1)[indices], indices, cumulative, int(lengths.max()), lengths
+
+
+def pad_input(tensor: torch.Tensor, indices: torch.Tensor, batch: int, seqlen: int) -> torch.Tensor:
+    """(N, ...) -> (batch, seqlen, ...), zero where `indices` names nothing. Differentiable."""
+    padded = tensor.new_zeros(batch * seqlen, *tensor.shape[1:])
+    return padded.index_copy(0, indices, tensor).unflatten(0, (batch, seqlen))
+
+
+def all_gather(tensor: torch.Tensor, group) -> torch.Tensor:
+    raise NotImplementedError("ring attention needs GPUs")

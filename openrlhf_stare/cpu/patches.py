@@ -1,0 +1,160 @@
+"""The work-arounds, one function each. The first line of each says what breaks without it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+
+class _CpuDevice(str):
+    """The string "cpu", which prints as index 0 where OpenRLHF's replay buffer writes f"cuda:{device}"."""
+
+    def __new__(cls):
+        return super().__new__(cls, "cpu")
+
+    def __format__(self, spec: str) -> str:
+        return format(0, spec)
+
+    def __reduce__(self):
+        return (_CpuDevice, ())
+
+
+def answer_for_cuda(cuda: ModuleType) -> None:
+    """torch.cuda's device functions raise on a CPU build, and OpenRLHF calls them everywhere."""
+    device = _CpuDevice()
+    cuda.current_device = lambda: device
+    cuda.set_device = lambda device: None
+    cuda.synchronize = lambda device=None: None
+    cuda.current_stream = lambda device=None: None
+
+
+@contextmanager
+def flash_attn_stand_ins() -> Iterator[None]:
+    """openrlhf.models.ring_attn_utils imports five names from flash_attn, which no CPU has.
+
+    They stand in while that module is imported and no longer: transformers, vLLM and OpenRLHF's log-probs look for
+    flash_attn too and must not find it.
+    """
+    from openrlhf_stare.cpu import padding
+
+    names = {name: ModuleType(name) for name in ("flash_attn", "flash_attn.bert_padding", "flash_attn.utils")}
+    names["flash_attn.utils.distributed"] = ModuleType("flash_attn.utils.distributed")
+    for name in ("index_first_axis", "pad_input", "rearrange", "unpad_input"):
+        setattr(names["flash_attn.bert_padding"], name, getattr(padding, name))
+    names["flash_attn.utils.distributed"].all_gather = padding.all_gather
+    sys.modules.update(names)
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+
+
+def strategy_on_cpu(module: ModuleType) -> None:
+    """OpenRLHF's strategy asks for a "cuda" device mesh and a "cuda" EMA, and ZeRO-3 gathers race over gloo.
+
+    The race is silent: ZeRO-3's coalesced gather waits on the last of its handles only, which is enough on one NCCL
+    stream and not on gloo, so now and then a parameter is read before it has arrived. DeepSpeed's own setting gathers
+    one parameter at a time.
+    """
+    init_device_mesh = module.init_device_mesh
+    module.init_device_mesh = lambda device_type, *args, **kwargs: init_device_mesh("cpu", *args, **kwargs)
+
+    moving_average = module.DeepspeedStrategy.moving_average
+
+    def moving_average_on_cpu(self, model, model_ema, beta=0.992, device="cpu"):
+        return moving_average(self, model, model_ema, beta, "cpu")
+
+    module.DeepspeedStrategy.moving_average = moving_average_on_cpu
+
+    for name in ("get_train_ds_config", "get_eval_ds_config"):
+        setattr(module, name, _gathering_in_sequence(getattr(module, name)))
+
+
+def _gathering_in_sequence(get_config):
+    @functools.wraps(get_config)
+    def wrapped(*args, **kwargs):
+        config = get_config(*args, **kwargs)
+        config["zero_optimization"]["stage3_allgather_sequential"] = True
+        return config
+
+    return wrapped
+
+
+def weight_sync_over_gloo(module: ModuleType) -> None:
+    """Weight sync goes through a PyNccl group, and NCCL needs GPUs."""
+    module.stateless_init_process_group = lambda address, port, rank, world_size, device: GlooGroup(
+        address, port, rank, world_size
+    )
+
+
+class GlooGroup:
+    """A gloo group outside torch's default one, with the `broadcast` of vLLM's PyNcclCommunicator."""
+
+    def __init__(self, address: str, port: int, rank: int, world_size: int) -> None:
+        from vllm.distributed.utils import stateless_init_torch_distributed_process_group
+
+        self.group = stateless_init_torch_distributed_process_group(address, port, rank, world_size, "gloo")
+
+    def broadcast(self, tensor, src: int, stream=None) -> None:
+        import torch.distributed
+
+        options = torch.distributed.BroadcastOptions()
+        options.rootRank = src
+        self.group.broadcast([tensor], options).wait()
+
+
+def keep_plain_weights(module: ModuleType) -> None:
+    """vLLM's CPU backend repacks linear and lm_head weights after loading; later weight syncs then fail for the
+    linears and are silently ignored for lm_head, so that the engine samples from a stale policy."""
+    module.dispatch_cpu_unquantized_gemm = _plain_linear
+
+
+def _plain_linear(layer, remove_weight: bool) -> None:
+    import torch
+
+    layer.cpu_linear = torch.nn.functional.linear
+
+
+def receive_weights_on_cpu(module: ModuleType) -> None:
+    """vLLM's worker receives weights into device="cuda"."""
+    import torch
+
+    def update_weight(self, name, dtype, shape, empty_cache=False):
+        assert dtype == self.model_config.dtype, f"mismatch dtype: src {dtype}, dst {self.model_config.dtype}"
+        weight = torch.empty(shape, dtype=dtype)
+        self._model_update_group.broadcast(weight, src=0)
+        self.model_runner.model.load_weights(weights=[(name, weight)])
+
+    def repacked_layers(self) -> list[str]:
+        layers = self.model_runner.model.named_modules()
+        plain = torch.nn.functional.linear
+        return [name for name, layer in layers if getattr(layer, "cpu_linear", plain) is not plain]
+
+    module.WorkerWrap.update_weight = update_weight
+    module.WorkerWrap.repacked_layers = repacked_layers
+
+
+def engine_that_proves_its_patches(module: ModuleType) -> None:
+    """vLLM only logs a plugin that fails or is filtered, and the engine would then train on stale weights."""
+    plain_class = module.RolloutRayActor.__ray_metadata__.modified_class
+
+    class CpuRolloutActor(plain_class):
+        async def __init__(self, *args, **kwargs):
+            await super().__init__(*args, **kwargs)
+            remedy = "let vLLM load the plugin openrlhf_stare (VLLM_PLUGINS filters it?), or set no VLLM_PLUGINS"
+            try:
+                answers = await self.llm.collective_rpc("repacked_layers")
+            except Exception as error:
+                raise RuntimeError(f"openrlhf-stare is not in place in vLLM's worker: {remedy}") from error
+            if any(answers):
+                raise RuntimeError(
+                    f"vLLM repacked the weights of {answers[0][0]}, so no weight sync would reach it: {remedy}"
+                )
+
+    import ray
+
+    module.RolloutRayActor = ray.remote(CpuRolloutActor)

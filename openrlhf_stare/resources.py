@@ -1,0 +1,74 @@
+"""What a job asks of the Ray cluster, against what the cluster has: unchecked, a job too large waits for ever."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from openrlhf_stare.cli import UsageError
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The GPUs and CPUs of a job, and its parts: what they are for, with the flags that say so, and their GPUs."""
+
+    gpus: int
+    cpus: int
+    parts: tuple[tuple[str, int], ...]
+
+
+def required(args: SimpleNamespace) -> Needs:
+    """The sum over everything that OpenRLHF 0.11.2 places for a job.
+
+    Args:
+        args: the nested arguments as OpenRLHF's `train` gets them. Before that, its command still settles whether
+            there are a critic and a reward model.
+    """
+    everything_shared = args.train.colocate_all
+    parts = [_ranks("actor", "the actor", args.actor)]
+
+    # Asynchronous generation runs beside training, so its engines never share the actor's GPUs.
+    if args.vllm.num_engines and (args.train.async_enable or not everything_shared):
+        flags = f"--vllm.num_engines {args.vllm.num_engines} x --vllm.tensor_parallel_size"
+        engines = args.vllm.num_engines * args.vllm.tensor_parallel_size
+        parts.append((f"the vLLM engines ({flags} {args.vllm.tensor_parallel_size})", engines))
+
+    if args.algo.kl.init_coef > 0 and not (everything_shared or args.train.colocate_actor_ref):
+        parts.append(_ranks("ref", "the reference model", args.ref))
+
+    has_critic, has_reward = bool(args.critic.model_name_or_path), not args.reward.remote_url
+    if has_critic and args.train.colocate_critic_reward:
+        # These two get GPUs of their own even when everything else shares the actor's.
+        parts.append(_ranks("critic", "the critic and reward models" if has_reward else "the critic", args.critic))
+    elif not everything_shared:
+        if has_critic:
+            parts.append(_ranks("critic", "the critic", args.critic))
+        if has_reward:
+            parts.append(_ranks("reward", "the reward model", args.reward))
+
+    gpus = sum(count for _, count in parts)
+    # A CPU goes with every GPU. The trainer actors hold no CPU while they run, but each needs a free one to be placed.
+    return Needs(gpus=gpus, cpus=gpus + 1, parts=tuple(parts))
+
+
+def check(args: SimpleNamespace, available: dict[str, float]) -> None:
+    """Compare a job with the cluster's totals, `ray.cluster_resources()`.
+
+    Raises:
+        UsageError: the cluster is too small, however long the job waits.
+    """
+    needs = required(args)
+    gpus, cpus = available.get("GPU", 0), available.get("CPU", 0)
+    if needs.gpus <= gpus and needs.cpus <= cpus:
+        return
+    parts = ", ".join(f"{count} for {what}" for what, count in needs.parts)
+    raise UsageError(
+        f"the job needs {needs.gpus} GPUs ({parts}) and {needs.cpus} CPUs (one for each GPU and one for the trainer), "
+        f"but the Ray cluster has {gpus:g} GPUs and {cpus:g} CPUs: lower these flags, or start the cluster with "
+        f"`ray start --head --num-gpus={needs.gpus} --num-cpus={needs.cpus}` or with more nodes"
+    )
+
+
+def _ranks(prefix: str, what: str, model: SimpleNamespace) -> tuple[str, int]:
+    flags = f"--{prefix}.num_nodes {model.num_nodes} x --{prefix}.num_gpus_per_node {model.num_gpus_per_node}"
+    return f"{what} ({flags})", model.num_nodes * model.num_gpus_per_node

@@ -1,0 +1,50 @@
+"""The places in OpenRLHF that the plugin holds on to, checked before anything starts."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+
+SUPPORTED = ("0.11.2",)
+
+SEAMS = {
+    "openrlhf.trainer.ray.ppo_actor": (
+        "PolicyLoss",
+        "PolicyModelActor.__ray_metadata__.modified_class.init_model_from_pretrained",
+        "PolicyModelActor.__ray_metadata__.modified_class.forward",
+        "PolicyModelActor.__ray_metadata__.modified_class.append",
+        "PolicyModelActor.__ray_metadata__.modified_class.fit",
+        "PolicyModelActor.__ray_metadata__.modified_class.save_checkpoint",
+    ),
+    "openrlhf.models.actor": ("Actor.forward", "compute_entropy"),
+    "openrlhf.trainer.ppo_utils.experience_maker": (
+        "RemoteExperienceMaker.compute_advantages_and_returns",
+        "apply_length_penalties",
+        "compute_reward",
+    ),
+    "openrlhf.trainer.ppo_utils.samples_generator": ("SamplesGenerator.generate_samples",),
+    "openrlhf.utils": ("get_strategy",),
+}
+
+
+class MissingSeam(RuntimeError):
+    """OpenRLHF is another version than the plugin knows, and a place that it holds on to is not there."""
+
+
+def check() -> None:
+    """Raises MissingSeam, whose message names the seam, the version found and the versions supported."""
+    try:
+        found = importlib.metadata.version("openrlhf")
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingSeam(f"OpenRLHF is not installed: install openrlhf=={SUPPORTED[-1]}") from None
+    for module, names in SEAMS.items():
+        for name in names:
+            try:
+                target = importlib.import_module(module)
+                for part in name.split("."):
+                    target = getattr(target, part)
+            except (ImportError, AttributeError) as error:
+                raise MissingSeam(
+                    f"OpenRLHF {found} has no {module}.{name} ({error}), which openrlhf-stare needs: "
+                    f"install openrlhf=={' or '.join(SUPPORTED)}"
+                ) from error

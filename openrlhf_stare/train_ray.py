@@ -1,0 +1,128 @@
+"""`python -m openrlhf_stare.train_ray`: OpenRLHF's `train_ppo_ray` with STARE in place.
+
+OpenRLHF's own command module runs. Before it does, our policy actor takes the place of OpenRLHF's under the same name;
+while it runs, our flags are added to its parser, the parsed values are checked, and Ray starts with our worker hook.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import runpy
+import sys
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from openrlhf_stare import cli, resources, seams
+from openrlhf_stare.actor_group import worker
+from openrlhf_stare.runtime import CPU_VARIABLE, on_cpu
+
+COMMAND = "openrlhf.cli.train_ppo_ray"
+ESTIMATOR_FLAG = "--algo.advantage.estimator"  # tells the command's parser from any other
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Run the command. Exit status 2: flags, cluster or installation are wrong, and nothing is left running."""
+    try:
+        worker.install()
+        seams.check()
+        run()
+    except (cli.UsageError, seams.MissingSeam) as error:
+        print(f"train_ray: error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def run() -> None:
+    """OpenRLHF's command with our policy actor, flags, checks and Ray settings."""
+    import openrlhf.trainer.ray.ppo_actor as ppo_actor
+    import openrlhf.utils
+    import openrlhf.utils.config
+    import ray
+
+    from openrlhf_stare.actor_group.policy_actor import StarePolicyActor
+
+    parse_args, hierarchize = argparse.ArgumentParser.parse_args, openrlhf.utils.config.hierarchize
+    get_strategy, init = openrlhf.utils.get_strategy, ray.init
+    job = SimpleNamespace(args=None)
+
+    def parse_args_with_ours(parser, *args, **kwargs):
+        if ESTIMATOR_FLAG in parser._option_string_actions and not cli.has_flags(parser):
+            cli.add_flags(parser)
+        return parse_args(parser, *args, **kwargs)
+
+    def check_as_soon_as_parsed(flat):
+        job.args = hierarchize(flat)
+        for warning in cli.check(job.args):
+            logger.warning(warning)
+        if on_cpu():
+            from openrlhf_stare import cpu
+
+            cpu.check_arguments(job.args)
+        return job.args
+
+    def start_ray(runtime_env=None, **kwargs):
+        return init(runtime_env=job_wide(runtime_env or {}), **local_cluster(job.args), **kwargs)
+
+    def check_against_the_cluster(args):
+        available = ray.cluster_resources()
+        resources.check(args, available)
+        if on_cpu():
+            from openrlhf_stare import cpu
+
+            cpu.check_cluster(available)
+            cpu.set_arguments(args)
+        return get_strategy(args)
+
+    with (
+        patch.object(argparse.ArgumentParser, "parse_args", parse_args_with_ours),
+        patch.object(openrlhf.utils.config, "hierarchize", check_as_soon_as_parsed),
+        patch.object(openrlhf.utils, "get_strategy", check_against_the_cluster),
+        patch.object(ray, "init", start_ray),
+        patch.object(ppo_actor, "PolicyModelActor", ray.remote(num_gpus=1)(StarePolicyActor)),
+    ):
+        try:
+            runpy.run_module(COMMAND, run_name="__main__", alter_sys=True)
+        finally:
+            ray.shutdown()
+
+
+def job_wide(runtime_env: dict) -> dict:
+    """OpenRLHF's runtime environment with ours, less what a job submitted to Ray brings itself: its values win.
+
+    Ray refuses any key that is in both, even with equal values.
+    """
+    submitted = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
+    if submitted.get("worker_process_setup_hook", worker.HOOK) != worker.HOOK:
+        raise cli.UsageError(
+            f"the job's runtime environment sets worker_process_setup_hook {submitted['worker_process_setup_hook']}, "
+            f"where openrlhf-stare needs {worker.HOOK}: leave it out"
+        )
+    env_vars = {**runtime_env.get("env_vars", {}), CPU_VARIABLE: "0"}
+    if on_cpu():
+        from openrlhf_stare import cpu
+
+        env_vars.update(cpu.environment())
+    ours = {**runtime_env, "worker_process_setup_hook": worker.HOOK}
+    ours = {key: value for key, value in ours.items() if key not in submitted}
+    theirs = submitted.get("env_vars", {})
+    ours["env_vars"] = {name: value for name, value in env_vars.items() if name not in theirs}
+    return ours
+
+
+def local_cluster(args: SimpleNamespace) -> dict:
+    """The resources of the Ray that this command starts itself, where there is no GPU and no cluster to join."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    # The question that ray.init asks: an address given, or a cluster running on this machine?
+    if not on_cpu() or canonicalize_bootstrap_address(None) is not None:
+        return {}
+    needs = resources.required(args)
+    return {"num_gpus": needs.gpus, "num_cpus": max(needs.cpus, os.cpu_count() or 1), "include_dashboard": False}
+
+
+if __name__ == "__main__":
+    main()

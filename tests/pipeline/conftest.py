@@ -1,0 +1,18 @@
+"""The model of the addends task, made once for all pipeline tests."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def addends(tmp_path_factory) -> Path:
+    """A folder with `model/` (2-layer Qwen2, warmed up) and `prompts.jsonl` (400 prompts)."""
+    folder = tmp_path_factory.mktemp("addends")
+    command = [sys.executable, ROOT / "launch/addends/make.py", folder, "--prompts", "400"]
+    subprocess.run(command, check=True, timeout=300)
+    return folder

@@ -1,0 +1,184 @@
+"""OpenRLHF's real actor group with our policy actor, fed with fixed experiences; no vLLM engine.
+
+    with ActorGroup(model, ranks=2, flags=["--stare.variant", "C2"]) as group:
+        log_probs = group.forward(batches)
+        status = group.fit(experiences)
+        group.parameters()
+
+The process that makes one is a Ray driver; Ray must have been started with `start_ray`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import ray
+import torch
+from ray import PlacementGroupID
+from ray.util.placement_group import PlacementGroup
+
+from openrlhf_stare import train_ray
+from openrlhf_stare.actor_group import worker
+
+worker.install()
+
+from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
+from openrlhf.trainer.ray.launcher import RayActorGroup  # noqa: E402
+
+from openrlhf_stare.actor_group.policy_actor import StarePolicyActor  # noqa: E402
+
+FLAGS = """--actor.num_nodes 1 --vllm.num_engines 1 --reward.remote_url none.py --algo.kl.init_coef 0
+--advantage_estimator group_norm --rollout.n_samples_per_prompt 4 --rollout.micro_batch_size 1
+--ds.zero_stage 3 --ds.param_dtype bf16 --actor.lr_scheduler constant --actor.lr_warmup_ratio 0
+--actor.adam.lr 1e-3 --data.max_len 32 --ckpt.max_num 3""".split()
+
+
+class ReadableActor(StarePolicyActor):
+    """The policy actor with doors to read what it holds."""
+
+    def thresholds(self) -> tuple[float, float]:
+        return tuple(float(tau) for tau in self.loss.thresholds)
+
+    def controller_state(self) -> dict:
+        return self.loss.controller.state_dict()
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        import deepspeed
+
+        module, gathered = self.actor.model.module, {}
+        for name, parameter in module.named_parameters():
+            with deepspeed.zero.GatheredParameters([parameter], enabled=self.strategy.args.ds.zero_stage == 3):
+                gathered[name] = parameter.detach().clone()
+        return gathered
+
+    def entropy_so_far(self) -> tuple[float, float]:
+        return self.meter._sum, self.meter._tokens
+
+    def generator_state(self) -> torch.Tensor:
+        return torch.random.get_rng_state()
+
+
+class _Parsed(Exception):
+    pass
+
+
+def parse(flags: list[str]) -> SimpleNamespace:
+    """The arguments as OpenRLHF's command makes them of the flags, ours included."""
+
+    def stop(args):
+        raise _Parsed(args)
+
+    def no_ray(**kwargs):
+        return None
+
+    with (
+        patch.object(sys, "argv", ["train_ray", *flags]),
+        patch("openrlhf.utils.get_strategy", stop),
+        patch.object(train_ray, "local_cluster", lambda args: {}),
+        patch.object(train_ray.resources, "check", lambda args, available: None),
+        patch("ray.init", no_ray),
+        patch("ray.is_initialized", lambda: False),
+        patch("ray.cluster_resources", dict),
+        patch("ray.shutdown", lambda: None),
+    ):
+        try:
+            train_ray.run()
+        except _Parsed as parsed:
+            return parsed.args[0]
+    raise AssertionError("OpenRLHF's command ended before it made its strategy")
+
+
+def start_ray(gpus: int) -> None:
+    runtime_env = train_ray.job_wide({})
+    runtime_env["env_vars"]["PYTHONPATH"] = str(Path(__file__).parent)  # for the workers to unpickle ReadableActor
+    ray.init(address="local", num_cpus=gpus + 1, num_gpus=gpus, include_dashboard=False, runtime_env=runtime_env)
+
+
+class ActorGroup:
+    """`ranks` policy actors of one data-parallel group on the model folder `model`."""
+
+    def __init__(self, model: str, ranks: int = 2, flags: list[str] = (), max_steps: int = 100) -> None:
+        from openrlhf.utils import get_strategy
+
+        ranks_flags = ["--actor.num_gpus_per_node", str(ranks), "--actor.model_name_or_path", str(model)]
+        self.args = parse([*FLAGS, *ranks_flags, *flags])
+        self.group = RayActorGroup(1, ranks, ray.remote(num_gpus=1)(ReadableActor))
+        strategy = get_strategy(self.args)
+        ray.get(self.group.async_init_model_from_pretrained(strategy, str(model), max_steps, None))
+
+    def __enter__(self) -> ActorGroup:
+        return self
+
+    def __exit__(self, *exc) -> None:
+        for actor in self.group._actor_handlers:
+            ray.kill(actor)
+        for name, table in ray.util.placement_group_table().items():
+            if table["state"] != "REMOVED":
+                ray.util.remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(name)))
+
+    def forward(self, experiences: list[Experience]) -> list[torch.Tensor]:
+        """The log-prob pass over the experiences, dealt to the ranks as OpenRLHF deals them."""
+        fields = {
+            "sequences": [experience.sequences for experience in experiences],
+            "action_mask": [experience.action_mask for experience in experiences],
+            "attention_mask": [experience.attention_mask for experience in experiences],
+        }
+        results = ray.get(self.group.async_run_method_batch("forward", **fields))
+        return [log_probs for rank in results for log_probs in rank]
+
+    def append(self, experiences: list[Experience]) -> None:
+        ray.get(self.group.async_run_method_batch("append", experience=experiences))
+
+    def fit(self, experiences: list[Experience]) -> list[dict]:
+        """Train on the experiences; the status of every rank."""
+        self.append(experiences)
+        return self.run("fit")
+
+    def run(self, method: str, *args, **kwargs) -> list:
+        """The method's result on every rank."""
+        return ray.get(self.group.async_run_method(method, *args, **kwargs))
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return self.run("parameters")[0]
+
+
+def fixed_experiences(count: int = 16, seed: int = 0, vocabulary: int = 16) -> list[Experience]:
+    """`count` responses of uneven lengths after prompts of three tokens, as the controller actor hands them over.
+
+    Log-probs and advantages are part of the fixed data; the advantage is one number per response, of either sign.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    experiences = []
+    for _ in range(count):
+        length = 3 + int(torch.randint(2, 12, (1,), generator=generator))
+        action_mask = torch.zeros(1, length - 1, dtype=torch.long)
+        action_mask[:, 2:] = 1
+        log_probs = -3 * torch.rand(1, length - 1, generator=generator)
+        experiences.append(
+            Experience(
+                sequences=torch.randint(4, vocabulary, (1, length), generator=generator),
+                attention_mask=torch.ones(1, length, dtype=torch.long),
+                action_mask=action_mask,
+                action_log_probs=log_probs * action_mask,
+                advantages=torch.randn(1, 1, generator=generator) * action_mask,
+                returns=torch.zeros(1, length - 1),
+                response_length=action_mask.sum(dim=-1).float(),
+                total_length=torch.tensor([float(length)]),
+                truncated=torch.zeros(1),
+                info={"reward": torch.zeros(1)},
+                prompts=[""],
+                labels=[""],
+            )
+        )
+    return experiences
+
+
+def tokens(experiences: list[Experience]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs and advantages (N,) of all action tokens."""
+    masks = [experience.action_mask.bool() for experience in experiences]
+    pairs = list(zip(experiences, masks, strict=True))
+    log_probs = torch.cat([experience.action_log_probs[mask] for experience, mask in pairs])
+    return log_probs, torch.cat([experience.advantages[mask] for experience, mask in pairs])

@@ -1,0 +1,104 @@
+"""Starts real training jobs in processes of their own, and sees to it that nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+ROOT = Path(__file__).resolve().parents[2]
+MARK = "STARE_TEST_JOB"  # inherited by every process of a job: Ray's daemons and workers, vLLM's processes
+
+
+@dataclass
+class Job:
+    status: int
+    output: str
+    seconds: float
+    left_over: list[str]  # command lines of processes that outlived the job
+    scalars: dict[str, list[float]]  # TensorBoard tag, less its `train/`, -> one value per step
+
+    def last(self, tag: str) -> float:
+        return self.scalars[tag][-1]
+
+
+def job_flags(model: Path, run: Path, *, prompts: int = 4, samples: int = 8, micro_batch: int = 16) -> list[str]:
+    """A small job on the addends task: 2 actor ranks, ZeRO-3, 1 engine, `prompts` × `samples` responses a step."""
+    return f"""--actor.num_gpus_per_node 2 --vllm.num_engines 1 --ds.zero_stage 3 --ds.param_dtype bf16
+        --actor.model_name_or_path {model}/model --data.prompt_dataset {model}/prompts.jsonl --data.input_key input
+        --data.label_key label --data.max_len 32 --reward.remote_url {ROOT}/launch/addends/reward.py
+        --rollout.batch_size {prompts} --rollout.n_samples_per_prompt {samples} --rollout.max_new_tokens 8
+        --rollout.micro_batch_size {micro_batch} --train.batch_size {prompts * samples}
+        --train.micro_batch_size {micro_batch} --advantage_estimator group_norm --algo.kl.init_coef 0
+        --algo.advantage.is_correction_level token --actor.adam.lr 3e-4 --actor.lr_scheduler constant
+        --actor.lr_warmup_ratio 0 --stare.target_entropy 0.9 --logger.tensorboard_dir {run}/tensorboard
+        --logger.wandb.run_name run --ckpt.path {run}/checkpoints --ckpt.output_dir {run}/model""".split()
+
+
+def run_job(flags: list[str], run: Path, *, timeout: float = 240, env: dict | None = None, command=None) -> Job:
+    """Run `train_ray` with the flags; after `timeout` seconds all of it is killed and the status is 124."""
+    mark = uuid.uuid4().hex
+    command = command or [sys.executable, "-m", "openrlhf_stare.train_ray"]
+    environment = {**os.environ, "RAY_ADDRESS": "local", "HF_HUB_OFFLINE": "1", MARK: mark, **(env or {})}
+    log = run / "output.log"
+    run.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    with open(log, "w") as stream:
+        process = subprocess.Popen(
+            [*command, *flags], cwd=ROOT, env=environment, stdout=stream, stderr=subprocess.STDOUT
+        )
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            status = 124
+    seconds = time.monotonic() - start
+    left_over = end_processes(mark, grace=0 if status == 124 else 15)
+    process.wait()
+    return Job(status, log.read_text(errors="replace"), seconds, left_over, read_scalars(run / "tensorboard"))
+
+
+def marked_processes(mark: str) -> dict[int, str]:
+    """The living processes that inherited the mark: id -> command line."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if command:  # a zombie has none
+                    found[int(folder.name)] = command
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def end_processes(mark: str, grace: float) -> list[str]:
+    """Wait `grace` seconds for the marked processes to end, kill the rest, and return their command lines."""
+    deadline = time.monotonic() + grace
+    while (alive := marked_processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    for pid in alive:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return list(alive.values())
+
+
+def read_scalars(folder: Path) -> dict[str, list[float]]:
+    scalars: dict[str, list[float]] = {}
+    for events in sorted(folder.rglob("events.out.*")):
+        accumulator = EventAccumulator(str(events))
+        accumulator.Reload()
+        for tag in accumulator.Tags()["scalars"]:
+            values = [event.value for event in accumulator.Scalars(tag)]
+            scalars.setdefault(tag.removeprefix("train/"), []).extend(values)
+    return scalars

@@ -1,0 +1,160 @@
+"""STARE inside OpenRLHF's real actor group: Ray actors, DeepSpeed ZeRO-3 on two ranks, fixed experiences, no vLLM."""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from harness import ActorGroup, fixed_experiences, start_ray, tokens  # noqa: E402
+
+import ray  # noqa: E402
+from openrlhf_stare import StareConfig, surprisal_thresholds, token_weights  # noqa: E402
+
+BATCH = "--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2".split()
+GATE_ON, GATE_OFF = ["--stare.target_entropy", "9"], ["--stare.target_entropy", "1e-6"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_of_two_ranks():
+    start_ray(gpus=2)
+    yield
+    ray.shutdown()
+
+
+def train(model: Path, flags: list[str]) -> dict:
+    """One log-prob pass and one `fit` on the same rollout, with a fresh actor group."""
+    with ActorGroup(model, ranks=2, flags=[*BATCH, *flags]) as group:
+        group.forward(fixed_experiences())
+        statuses = group.fit(fixed_experiences())
+        assert statuses[0] == statuses[1], "every figure is the same on all ranks"
+        return {
+            "status": statuses[0],
+            "parameters": group.parameters(),
+            "generators": group.run("generator_state"),
+        }
+
+
+@pytest.fixture(scope="module")
+def openrlhf(addends) -> dict:
+    return train(addends / "model", ["--policy_loss", "openrlhf"])
+
+
+@pytest.mark.parametrize(
+    "flags", [GATE_OFF, [*GATE_ON, "--stare.reweight_w", "1"]], ids=["gate off", "W = 1 under O1"]
+)
+def test_without_reweighting_training_is_openrlhfs_bit_for_bit(addends, openrlhf, flags):
+    stare = train(addends / "model", flags)
+    for name, parameter in openrlhf["parameters"].items():
+        assert torch.equal(parameter, stare["parameters"][name]), name
+    shared = openrlhf["status"].keys() - {"stare/seconds"}
+    assert {key: openrlhf["status"][key] for key in shared} == {key: stare["status"][key] for key in shared}
+    # Our code draws nothing from torch's global generator, so it stands where OpenRLHF's loss leaves it.
+    for ours, theirs in zip(stare["generators"], openrlhf["generators"], strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_openrlhfs_loss_logs_the_entropy_and_nothing_else_of_ours(openrlhf):
+    ours = {key for key in openrlhf["status"] if key.startswith("stare/")}
+    assert ours == {"stare/batch_entropy", "stare/nonfinite_tokens", "stare/seconds"}
+
+
+class TestGateOn:
+    """One group, several rollouts."""
+
+    @pytest.fixture(scope="class")
+    def group(self, addends):
+        with ActorGroup(addends / "model", ranks=2, flags=[*BATCH, *GATE_ON, "--stare.variant", "C2"]) as group:
+            yield group
+
+    def test_entropy_and_thresholds_are_over_all_ranks(self, addends, openrlhf, group):
+        experiences = fixed_experiences()
+        group.forward(experiences)
+        statuses = group.fit(experiences)
+        assert statuses[0] == statuses[1]
+        status = statuses[0]
+
+        # The entropy: a sum over a count of tokens, as one process finds it with the same weights in bfloat16.
+        assert status["stare/batch_entropy"] == pytest.approx(entropy_of(addends / "model", experiences), abs=0.02)
+
+        # The sets: against the tokens of both ranks together.
+        log_probs, advantages = tokens(experiences)
+        config = StareConfig(variant="C2", target_entropy=9)
+        taus = surprisal_thresholds(-log_probs, advantages, top_p_ratio=config.top_p_ratio)
+        assert group.run("thresholds") == [tuple(float(tau) for tau in taus)] * 2
+        weights = token_weights(log_probs, advantages, torch.ones_like(log_probs), config=config)
+        assert status["stare/mean_weight"] == pytest.approx(weights.double().mean().item(), rel=1e-12)
+        assert status["stare/positive_reweight_ratio"] == pytest.approx((weights > 1).double().mean().item())
+        assert status["stare/negative_reweight_ratio"] == pytest.approx((weights < 1).double().mean().item())
+        assert status["stare/positive_candidate_ratio"] == pytest.approx((advantages > 0).double().mean().item())
+        assert (status["stare/gate_on"], status["stare/reweight_w"], status["stare/reweight_m"]) == (1, 1.1, 0.9)
+
+        parameters = group.parameters()
+        assert any(not torch.equal(parameters[name], theirs) for name, theirs in openrlhf["parameters"].items())
+
+    @pytest.mark.parametrize("rank", [0, 1, "both"])
+    def test_no_positive_advantage_on_a_rank(self, group, rank):
+        experiences = fixed_experiences(seed=1)
+        emptied = {0: experiences[:8], 1: experiences[8:], "both": experiences}[rank]
+        for experience in emptied:
+            experience.advantages = -experience.advantages.abs()
+        group.forward(experiences)
+        status = group.fit(experiences)[0]
+        taus = surprisal_thresholds(*surprisals(experiences), top_p_ratio=0.1)
+        assert group.run("thresholds") == [tuple(float(tau) for tau in taus)] * 2
+        assert math.isinf(status["stare/tau_positive"]) == (rank == "both")
+
+    def test_a_left_out_response_is_counted_and_changes_nothing_else(self, group):
+        experiences = fixed_experiences(seed=2)
+        lost = experiences[3]
+        lost_tokens = int(lost.action_mask.sum())
+        lost.advantages = lost.advantages.masked_fill(lost.action_mask.bool(), math.nan)
+        lost.action_mask = torch.zeros_like(lost.action_mask)
+        group.forward(experiences)
+        status = group.fit(experiences)[0]
+        assert status["stare/nonfinite_tokens"] == lost_tokens
+        assert all(math.isfinite(value) for value in status.values())
+        taus = surprisal_thresholds(*surprisals(experiences), top_p_ratio=0.1)
+        assert group.run("thresholds")[0] == tuple(float(tau) for tau in taus)
+
+    def test_a_non_finite_log_prob_ends_the_job_before_any_step(self, group):
+        before = group.parameters()
+        experiences = fixed_experiences(seed=3)
+        broken = experiences[0].action_log_probs.clone()
+        broken[0, -1] = math.nan
+        experiences[0].action_log_probs = broken
+        group.append(experiences)
+        for result in group.group.async_run_method("fit"):  # every rank says so, the one without the NaN too
+            with pytest.raises(ray.exceptions.RayTaskError, match="1 non-finite log-probs"):
+                ray.get(result, timeout=60)
+        after = group.parameters()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_micro_batch_scope_pools_the_micro_batches_of_all_ranks(addends):
+    status = train(addends / "model", [*GATE_ON, "--stare.scope", "micro_batch"])["status"]
+    assert status["stare/gate_on"] == 1
+    assert 0 < status["stare/positive_reweight_ratio"] < status["stare/positive_candidate_ratio"]
+    assert math.isfinite(status["stare/tau_positive"])
+
+
+def surprisals(experiences) -> tuple[torch.Tensor, torch.Tensor]:
+    log_probs, advantages = tokens(experiences)
+    return -log_probs, advantages
+
+
+def entropy_of(model: Path, experiences) -> float:
+    """The mean over all action tokens of the next-token entropy, without OpenRLHF, DeepSpeed or ranks."""
+    from transformers import AutoModelForCausalLM
+
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+    total = count = 0.0
+    for experience in experiences:
+        with torch.no_grad():
+            logits = policy(experience.sequences).logits.double()[:, :-1]
+        log_probs = logits.log_softmax(dim=-1)
+        entropies = -(log_probs.exp() * log_probs).sum(dim=-1)[experience.action_mask.bool()]
+        total, count = total + entropies.sum().item(), count + entropies.numel()
+    return total / count

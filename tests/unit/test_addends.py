@@ -1,0 +1,244 @@
+"""The addends task of launch/quickstart.sh: what is right, the model and the prompts, the table at the end."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.tensorboard import SummaryWriter
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+ADDENDS = Path(__file__).parents[2] / "launch" / "addends"
+FEW_STEPS = 3
+
+
+def load(name: str):
+    """The launch/ folder is not a package, so its files are loaded by their path, as OpenRLHF loads reward.py."""
+    spec = importlib.util.spec_from_file_location(f"addends_{name}", ADDENDS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make, reward, table = load("make"), load("reward"), load("table")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("addends") / "model"
+    make.make_checkpoint(folder, seed=0, steps=FEW_STEPS)
+    return folder
+
+
+# What is right
+
+
+@pytest.mark.parametrize("query", ["12=5+7<eos>", "12=9+3<eos>", "02=0+2<eos>", "16=8+8<eos>"])
+def test_any_two_digits_with_the_right_sum_are_right(query):
+    assert reward.score(query) == 1.0
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "12=5+6<eos>",  # wrong sum
+        "12=5+7",  # no end
+        "12=5+7<eos><eos>",  # more after the end
+        "12=5+7<eos>\n",
+        "12=5+7 <eos>",  # more before the end
+        "12=5+07<eos>",
+        "12=12+0<eos>",
+        "12=+5+7<eos>",
+        "12=5+7<pad><eos>",
+        "12=5-7<eos>",
+        "12=a+b<eos>",
+        "12=٥+٧<eos>",  # digits, but not ours
+        "12=<eos>",
+        "12=",
+        "<eos>",
+        "",
+    ],
+)
+def test_everything_else_is_wrong_and_never_an_exception(query):
+    assert reward.score(query) == 0.0
+
+
+def test_every_prompt_has_several_right_answers():
+    counts = [len(reward.right_pairs(total)) for total in range(reward.SMALLEST, reward.LARGEST + 1)]
+    assert min(counts) == 3 and max(counts) == 10
+    for total in range(reward.SMALLEST, reward.LARGEST + 1):
+        assert all(reward.score(f"{total:02}={a}+{b}<eos>") == 1.0 for a, b in reward.right_pairs(total))
+
+
+def test_reward_func_answers_in_the_form_that_openrlhf_reads():
+    answer = reward.reward_func(["12=5+7<eos>", "12=5+6<eos>", "12="], ["12="] * 3, ["12"] * 3)
+    assert answer["rewards"].tolist() == answer["scores"].tolist() == [1.0, 0.0, 0.0]
+    assert answer["extra_logs"]["well_formed"].tolist() == [1.0, 1.0, 0.0]
+    # OpenRLHF asks for one response at a time and makes a tensor out of [rewards]: it must be of shape (1,).
+    single = reward.reward_func(["12=5+7<eos>"], ["12="], ["12"])
+    assert torch.tensor([single["rewards"]]).shape == (1,)
+
+
+# The model and the prompts
+
+
+def test_autotokenizer_brings_back_the_same_character_tokenizer(checkpoint):
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=True)
+    assert len(tokenizer) == len(make.VOCABULARY) == 16
+    assert tokenizer.get_vocab() == {token: i for i, token in enumerate(make.VOCABULARY)}
+    assert tokenizer.pad_token_id != tokenizer.eos_token_id
+    for text in ["12=", "12=5+7<eos>", "0123456789+=", "+==+", "<pad>12=<bos>5<unk>"]:
+        ids = tokenizer(text, add_special_tokens=False).input_ids
+        assert tokenizer.convert_ids_to_tokens(ids) == make.make_tokenizer().tokenize(text)
+        assert tokenizer.decode(ids, skip_special_tokens=False) == text
+        assert tokenizer(text).input_ids == ids  # nothing is added
+    assert len(tokenizer("12=5+7<eos>").input_ids) == 7
+    assert tokenizer.decode(tokenizer("12=5+7<eos>").input_ids, skip_special_tokens=True) == "12=5+7"
+
+
+def test_the_checkpoint_loads_as_the_model_that_the_task_asks_for(checkpoint):
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    config = model.config
+    assert config.model_type == "qwen2" and model.dtype == torch.bfloat16
+    assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (2, 128, 16)
+    assert config.hidden_size // config.num_attention_heads == 32
+    assert model.lm_head.weight is not model.model.embed_tokens.weight
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    assert (config.eos_token_id, config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert torch.isfinite(model(**tokenizer(["12="], return_tensors="pt")).logits).all()
+
+
+def test_the_same_seed_gives_the_same_model_and_leaves_the_global_generator_alone(checkpoint, tmp_path):
+    before = torch.get_rng_state()
+    same = make.make_checkpoint(tmp_path / "same", seed=0, steps=FEW_STEPS)
+    make.make_checkpoint(tmp_path / "other", seed=1, steps=FEW_STEPS)
+    assert torch.equal(torch.get_rng_state(), before)
+
+    def weights(folder: Path) -> bytes:
+        return (folder / "model.safetensors").read_bytes()
+
+    assert weights(tmp_path / "same") == weights(checkpoint) != weights(tmp_path / "other")
+    record = json.loads((checkpoint / "addends.json").read_text())
+    for key in ("greedy_reward", "sampled_reward", "entropy"):
+        assert record[key] == same[key]
+
+
+def test_a_finished_model_is_kept_unless_the_recipe_changes_or_force_is_given(tmp_path):
+    folder = tmp_path / "model"
+    make.make_checkpoint(folder, steps=1)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(b"kept")
+    make.make_checkpoint(folder, steps=1)
+    assert weights.read_bytes() == b"kept"
+    make.make_checkpoint(folder, steps=1, force=True)
+    assert weights.read_bytes() != b"kept"
+    assert make.make_checkpoint(folder, steps=2)["recipe"]["steps"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]  # nothing half-made is left
+
+
+def test_prompts_go_through_all_totals_in_shuffled_rounds(tmp_path):
+    make.make_prompts(tmp_path / "a.jsonl", 47, seed=0)
+    make.make_prompts(tmp_path / "b.jsonl", 47, seed=0)
+    make.make_prompts(tmp_path / "c.jsonl", 47, seed=1)
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    prompts = [json.loads(line) for line in lines]
+    assert len(prompts) == 47
+    assert all(prompt["input"] == prompt["label"] + "=" for prompt in prompts)
+    rounds = [[prompt["label"] for prompt in prompts[i : i + 15]] for i in (0, 15, 30)]
+    assert all(sorted(labels) == [f"{total:02}" for total in range(2, 17)] for labels in rounds)
+    assert rounds[0] != rounds[1]
+    assert (tmp_path / "b.jsonl").read_text().splitlines() == lines
+    assert (tmp_path / "c.jsonl").read_text().splitlines() != lines
+
+
+# The table
+
+
+def write_run(folder: Path, **curves: list[float]) -> Path:
+    """A TensorBoard log with OpenRLHF's prefix; in the names of the arguments, __ stands for the slash."""
+    writer = SummaryWriter(str(folder / "run"))
+    for name, values in curves.items():
+        for step, value in enumerate(values, start=1):
+            writer.add_scalar("train/" + name.replace("__", "/"), value, step)
+    writer.close()
+    return folder
+
+
+GOOD = {
+    "rollout__reward_mean": [0.3 + 0.03 * step for step in range(20)],
+    "stare__batch_entropy": [0.9] * 10 + [0.4] * 10,
+    "stare__target_entropy": [0.4] * 20,
+    "stare__gate_on": [0.0] * 15 + [1.0] * 5,
+    "stare__reweight_w": [1.0] * 18 + [2.0, 4.0],
+    "vllm_kl": [0.0] * 19 + [-0.0004],
+    "timing__step_total": [9.0] + [0.7] * 19,
+}
+
+
+def run_table(monkeypatch, capsys, *arguments) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["table.py", *map(str, arguments)])
+    status = table.main()
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def test_table_of_a_good_run(tmp_path, monkeypatch, capsys):
+    status, out, err = run_table(monkeypatch, capsys, write_run(tmp_path, **GOOD), "--check")
+    assert (status, err) == (0, "")
+    rows = {line[:24].strip(): line[24:].split() for line in out.splitlines()}
+    assert rows == {
+        "": ["start", "middle", "end"],
+        "reward": ["0.315", "0.585", "0.855"],
+        "entropy (nats)": ["0.900", "0.650", "0.400"],
+        "gate": ["0.000", "0.000", "1.000"],
+        "W": ["1.000", "1.000", "3.000"],
+        "target entropy": ["0.400"],
+        "steps with an open gate": ["5/20"],
+        "|vllm_kl|, last step": ["0.00040"],
+        "seconds a step, median": ["0.70"],
+    }
+
+
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"rollout__reward_mean": [0.3] * 20}, "The mean reward went from 0.300 to 0.300"),
+        ({"rollout__reward_mean": [0.3] * 10 + [float("nan")] * 10}, "The mean reward went from 0.300 to nan"),
+        ({"rollout__reward_mean": []}, "No reward was logged"),
+        ({"stare__gate_on": [0.0] * 20}, "The gate never opened"),
+        ({"vllm_kl": [0.0] * 19 + [-0.01371]}, "|vllm_kl| ended at 0.01371"),
+        ({"vllm_kl": [0.0] * 19 + [float("nan")]}, "|vllm_kl| ended at nan"),
+        ({"vllm_kl": []}, "vllm_kl was not logged"),
+    ],
+)
+def test_check_names_the_promise_that_a_run_does_not_keep(tmp_path, monkeypatch, capsys, changed, said):
+    run = write_run(tmp_path, **{**GOOD, **changed})
+    status, _, err = run_table(monkeypatch, capsys, run, "--check")
+    assert status == 1 and err.startswith("table: ") and said in err and len(err.splitlines()) == 1
+    status, _, err = run_table(monkeypatch, capsys, run)
+    assert (status, err) == (0, "")
+
+
+def test_a_run_without_stare_has_dashes_and_no_gate_to_open(tmp_path, monkeypatch, capsys):
+    without = {name: values for name, values in GOOD.items() if name not in ("stare__gate_on", "stare__reweight_w")}
+    status, out, _ = run_table(monkeypatch, capsys, write_run(tmp_path, **without), "--check")
+    rows = {line[:24].strip(): line[24:].split() for line in out.splitlines()}
+    assert status == 0
+    assert rows["gate"] == rows["W"] == ["-"] * 3 and rows["steps with an open gate"] == ["-"]
+
+
+def test_a_run_of_one_step_has_a_table(tmp_path, monkeypatch, capsys):
+    one = {name: values[:1] for name, values in GOOD.items()}
+    status, out, _ = run_table(monkeypatch, capsys, write_run(tmp_path, **one))
+    assert status == 0 and "0.300    0.300    0.300" in out
+
+
+def test_a_folder_of_no_run_or_of_two_is_refused(tmp_path, monkeypatch, capsys):
+    status, _, err = run_table(monkeypatch, capsys, tmp_path)
+    assert status == 1 and "the logs of 0 runs" in err
+    write_run(tmp_path / "a", **GOOD), write_run(tmp_path / "b", **GOOD)
+    status, _, err = run_table(monkeypatch, capsys, tmp_path)
+    assert status == 1 and "the logs of 2 runs" in err

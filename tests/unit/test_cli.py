@@ -1,0 +1,269 @@
+"""Our flags in OpenRLHF's own parser, and what is refused or warned of before anything starts."""
+
+import argparse
+import ast
+import dataclasses
+import importlib.util
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from openrlhf_stare import cli
+from openrlhf_stare.algorithms.config import StareConfig
+
+OPENRLHF = Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
+FIELDS = dataclasses.fields(StareConfig)
+DEFAULTS = {field.name: field.default for field in FIELDS}
+
+# A command of the kind that the cluster recipes use.
+TYPICAL = """--actor.model_name_or_path model --reward.remote_url http://host:1/score --data.prompt_dataset prompts
+    --algo.advantage.estimator group_norm --rollout.batch_size 64 --rollout.n_samples_per_prompt 8
+    --train.batch_size 512 --vllm.num_engines 4 --vllm.tensor_parallel_size 2 --ds.zero_stage 3 --actor.adam.lr 5e-7
+    --algo.kl.init_coef 0 --actor.eps_clip_low_high 0.2 0.28 --train.async_enable
+    --ds.packing_samples --use_ms""".split()
+
+
+def load_hierarchize():
+    """The function that nests the flags; its file imports nothing, unlike the package that it is in."""
+    spec = importlib.util.spec_from_file_location("openrlhf_utils_config", OPENRLHF / "utils" / "config.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.hierarchize
+
+
+hierarchize = load_hierarchize()
+
+
+def parser_block():
+    """The statements of the installed command that build its parser, up to the one that parses."""
+    tree = ast.parse((OPENRLHF / "cli" / "train_ppo_ray.py").read_text())
+    (main,) = (node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test))
+    (end,) = (i for i, node in enumerate(main.body) if ast.unparse(node) == "args = parser.parse_args()")
+    return compile(ast.Module(main.body[:end], type_ignores=[]), "train_ppo_ray.py", "exec")
+
+
+PARSER_BLOCK = parser_block()
+
+
+def openrlhf_parser() -> argparse.ArgumentParser:
+    names = {"argparse": argparse, "datetime": datetime}
+    exec(PARSER_BLOCK, names)
+    return names["parser"]
+
+
+def parser_with_ours() -> argparse.ArgumentParser:
+    parser = openrlhf_parser()
+    cli.add_flags(parser)
+    return parser
+
+
+def parse(*words: str):
+    return hierarchize(parser_with_ours().parse_args(words))
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(cli.UsageError) as caught:
+        cli.check(parse(*words))
+    return str(caught.value)
+
+
+# The flags
+
+
+def test_one_help_shows_openrlhfs_flags_and_ours():
+    text = parser_with_ours().format_help()
+    ours = ["--policy_loss {stare,openrlhf}", "--advantage_estimator", "--stare.variant {O1,C2}"]
+    for flag in [*openrlhf_parser()._option_string_actions, *ours, *(f"--stare.{name}" for name in DEFAULTS)]:
+        assert flag in text
+
+
+def test_the_help_of_every_option_is_the_dataclass_s_and_ends_with_the_default(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")  # argparse breaks lines at hyphens too
+    text = " ".join(parser_with_ours().format_help().split())
+    for field in FIELDS:
+        assert f"{field.metadata['help']} (default: {field.default})" in text
+
+
+def test_whether_the_flags_are_there_can_be_asked():
+    assert not cli.has_flags(openrlhf_parser())
+    assert cli.has_flags(parser_with_ours())
+
+
+def test_without_our_flags_the_loss_is_stare_with_the_defaults_of_the_dataclass():
+    args = parse()
+    assert args.policy_loss == "stare"
+    assert vars(args.stare) == DEFAULTS
+    assert cli.stare_config(args) == StareConfig()
+    assert cli.check(args) == []
+
+
+def test_every_option_has_a_type_that_a_flag_can_convert_to():
+    # type=bool would turn "False" into True.
+    assert {type(default) for default in DEFAULTS.values()} <= {str, int, float}
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_every_option_arrives_as_typed(field):
+    given = (field.metadata["choices"] or ("0.25",))[-1]
+    args = parse(f"--stare.{field.name}", given)
+    assert vars(args.stare) == {**DEFAULTS, field.name: type(field.default)(given)}
+
+
+def test_the_config_of_a_command():
+    args = parse(*"--stare.variant C2 --stare.schedule adaptive --stare.w_max 2 --stare.target_entropy 0.5".split())
+    assert cli.stare_config(args) == StareConfig(variant="C2", schedule="adaptive", w_max=2.0, target_entropy=0.5)
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        ("", "gae"),
+        ("--advantage_estimator rloo", "rloo"),
+        ("--algo.advantage.estimator rloo", "rloo"),
+        ("--advantage_estimator rloo --algo.advantage.estimator dr_grpo", "dr_grpo"),
+        ("--algo.advantage.estimator dr_grpo --advantage_estimator rloo", "rloo"),
+    ],
+)
+def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expected):
+    args = parse(*words.split())
+    assert args.algo.advantage.estimator == expected
+    assert not hasattr(args, "advantage_estimator")
+
+
+# OpenRLHF's flags stay as they are
+
+
+@pytest.mark.parametrize("words", [[], TYPICAL], ids=["defaults", "typical"])
+def test_openrlhfs_flags_parse_to_the_same_values(words):
+    without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
+    added = {"policy_loss"} | {f"stare.{name}" for name in DEFAULTS}
+    run_name = "logger.wandb.run_name"  # the minute of the day
+    assert with_ours.keys() - without.keys() == added
+    assert {name: with_ours[name] for name in without if name != run_name} == {
+        name: value for name, value in without.items() if name != run_name
+    }
+
+
+def test_every_abbreviation_that_openrlhf_understands_means_the_same():
+    theirs, with_ours = openrlhf_parser(), parser_with_ours()
+    prefixes = {flag[:end] for flag in theirs._option_string_actions for end in range(3, len(flag))}
+    clear = {prefix for prefix in prefixes if len(theirs._get_option_tuples(prefix)) == 1}
+    assert len(clear) > 100
+    for prefix in clear:
+        (before,), (after,) = theirs._get_option_tuples(prefix), with_ours._get_option_tuples(prefix)
+        assert before[1:] == after[1:]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "flag, value, remedy, others",
+    [
+        ("--stare.variant", "X1", "O1, C2", ""),
+        ("--stare.variant", "o1", "O1, C2", ""),
+        ("--stare.schedule", "linear", "fixed, adaptive", ""),
+        ("--stare.scope", "batch", "rollout, micro_batch", ""),
+        ("--stare.entropy", "none", "exact, sampled", ""),
+        ("--stare.top_p_ratio", "1.5", "give", ""),
+        ("--stare.top_p_ratio", "-0.1", "give", ""),
+        ("--stare.top_p_ratio", "nan", "give", ""),
+        ("--stare.reweight_w", "0.9", "give", ""),
+        ("--stare.reweight_w", "inf", "give", ""),
+        ("--stare.reweight_m", "1.2", "give", ""),
+        ("--stare.reweight_m", "0", "give", ""),
+        ("--stare.target_entropy", "0", "give", ""),
+        ("--stare.target_entropy", "-0.3", "give", ""),
+        ("--stare.alpha", "-0.01", "give", ""),
+        ("--stare.w_max", "1.2", "1.3", "--stare.schedule adaptive --stare.reweight_w 1.3"),
+        ("--stare.m_min", "0.8", "0.7", "--stare.schedule adaptive --stare.reweight_m 0.7"),
+        ("--policy_loss", "grpo", "stare, openrlhf", ""),
+        ("--ds.lora.rank", "8", "merge", ""),
+        ("--rollout.top_p", "0.9", "exact", "--stare.entropy sampled"),
+        ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9"),
+        ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9 --policy_loss openrlhf"),
+    ],
+)
+def test_a_bad_value_is_refused_with_the_flag_the_value_and_the_remedy(flag, value, remedy, others):
+    sentence = refusal(flag, value, *others.split())
+    assert f"{flag} {value}" in sentence
+    assert remedy in sentence
+    assert "\n" not in sentence
+
+
+NUMBERS = [field.name for field in FIELDS if isinstance(field.default, float)]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_no_option_takes_a_number_that_is_not_finite(name, value):
+    assert f"--stare.{name} {value}" in refusal(f"--stare.{name}={value}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--stare.w_max 1.2 --stare.reweight_w 1.3",  # only the adaptive schedule reads w_max and m_min
+        "--stare.m_min 0.8 --stare.reweight_m 0.7",
+        "--stare.top_p_ratio 0",
+        "--stare.top_p_ratio 1",
+        "--stare.reweight_w 1",
+        "--stare.reweight_m 1",
+        "--stare.alpha 0",
+        "--stare.entropy sampled",
+        "--rollout.top_p 0.9",
+        "--policy_loss openrlhf",
+    ],
+)
+def test_what_is_just_inside_is_accepted_without_a_warning(words):
+    assert cli.check(parse(*words.split())) == []
+
+
+@pytest.mark.parametrize(
+    "words, named",
+    [
+        ("--stare.top_p_ratio abc", ["--stare.top_p_ratio", "'abc'"]),
+        ("--stare.reweight_w 1,1", ["--stare.reweight_w", "'1,1'"]),
+        ("--stare.alpha", ["--stare.alpha", "expected one argument"]),
+        ("--stare.gamma 1", ["--stare.gamma"]),
+        ("--advantage_estimator grpo", ["--advantage_estimator", "grpo", "group_norm"]),
+        ("--algo.advantage.estimator grpo", ["--algo.advantage.estimator", "grpo", "group_norm"]),
+        ("--ds.zero_stage three", ["--ds.zero_stage", "'three'"]),
+    ],
+)
+def test_a_flag_that_cannot_be_read_ends_with_status_2_and_one_line(words, named, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(*words.split())
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2
+    assert out == ""
+    assert err.startswith("train_ray: error: ") and err.count("\n") == 1 and err.endswith("\n")
+    assert all(name in err for name in named)
+
+
+# What is warned of
+
+
+@pytest.mark.parametrize(
+    "words, named",
+    [
+        ("--actor.policy_loss_type gspo", "--actor.policy_loss_type gspo"),
+        ("--stare.scope micro_batch", "--stare.scope micro_batch"),
+        ("--stare.entropy sampled --train.async_enable", "--stare.entropy sampled"),
+        ("--stare.entropy sampled --train.async_enable --policy_loss openrlhf", "--stare.entropy sampled"),
+    ],
+)
+def test_what_works_otherwise_than_one_may_think_is_warned_of(words, named):
+    (warning,) = cli.check(parse(*words.split()))
+    assert named in warning
+
+
+def test_every_warning_that_applies_is_given():
+    words = "--actor.policy_loss_type gspo --stare.scope micro_batch --stare.entropy sampled --train.async_enable"
+    assert len(cli.check(parse(*words.split()))) == 3
+
+
+@pytest.mark.parametrize("words", ["--actor.policy_loss_type gspo", "--stare.scope micro_batch"])
+def test_what_concerns_the_weights_alone_is_no_matter_for_openrlhfs_loss(words):
+    assert cli.check(parse("--policy_loss", "openrlhf", *words.split())) == []
