@@ -43,7 +43,7 @@ class EntropyMeter:
             self._measuring = False
 
     def take(self) -> tuple[float, float, float]:
-        """The sum of the entropies, the number of tokens and the number of non-finite entropies since the last call."""
+        """The sum of the entropies, the number of tokens, and of non-finite entropies, since the last call."""
         taken = (self._sum, self._tokens, self._non_finite)
         self._sum = self._tokens = self._non_finite = 0.0
         return taken

@@ -1,17 +1,14 @@
 """STARE inside OpenRLHF's real actor group: Ray actors, DeepSpeed ZeRO-3 on two ranks, fixed experiences, no vLLM."""
 
 import math
-import sys
 from pathlib import Path
 
 import pytest
+import ray
 import torch
+from harness import ActorGroup, fixed_experiences, start_ray, tokens
 
-sys.path.insert(0, str(Path(__file__).parent))
-from harness import ActorGroup, fixed_experiences, start_ray, tokens  # noqa: E402
-
-import ray  # noqa: E402
-from openrlhf_stare import StareConfig, surprisal_thresholds, token_weights  # noqa: E402
+from openrlhf_stare import StareConfig, surprisal_thresholds, token_weights
 
 BATCH = "--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2".split()
 GATE_ON, GATE_OFF = ["--stare.target_entropy", "9"], ["--stare.target_entropy", "1e-6"]
@@ -65,7 +62,8 @@ class TestGateOn:
     """One group, several rollouts."""
 
     @pytest.fixture(scope="class")
-    def group(self, addends):
+    @classmethod
+    def group(cls, addends):
         with ActorGroup(addends / "model", ranks=2, flags=[*BATCH, *GATE_ON, "--stare.variant", "C2"]) as group:
             yield group
 

@@ -1,0 +1,167 @@
+"""Whole training jobs of a few steps: `train_ray` with real Ray, DeepSpeed ZeRO-3 and vLLM."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from jobs import MARK, ROOT, end_processes, job_flags, run_job
+
+FIGURES = {
+    "batch_entropy",
+    "target_entropy",
+    "gate_on",
+    "reweight_w",
+    "reweight_m",
+    "tau_positive",
+    "tau_negative",
+    "positive_candidate_ratio",
+    "negative_candidate_ratio",
+    "positive_reweight_ratio",
+    "negative_reweight_ratio",
+    "mean_weight",
+    "nonfinite_tokens",
+    "seconds",
+}
+# The two silent breakages of the CPU stack show here: stale weights in vLLM as a vllm_kl that grows, and the race in
+# ZeRO-3's gather as NaN or as DeepSpeed's placeholder for a grad norm it could not compute.
+PLACEHOLDER_GRAD_NORM = math.sqrt(2)
+
+
+def assert_sound(job, steps: int) -> None:
+    assert job.status == 0, job.output[-4000:]
+    assert job.left_over == []
+    assert len(job.scalars["actor_grad_norm"]) == steps
+    for tag, values in job.scalars.items():
+        assert all(math.isfinite(value) for value in values) or tag.startswith("stare/tau"), (tag, values)
+    assert all(abs(value) < 0.01 for value in job.scalars["vllm_kl"])
+    assert all(abs(value - PLACEHOLDER_GRAD_NORM) > 1e-6 for value in job.scalars["actor_grad_norm"])
+
+
+def test_stare_trains_and_a_partial_last_rollout_is_left_out(addends, tmp_path):
+    # 14 prompts in rollouts of 4: three whole ones, and half of one, which fills no optimizer step.
+    job = run_job([*job_flags(addends, tmp_path), "--data.max_samples", "14"], tmp_path)
+    assert_sound(job, steps=3)
+    assert {tag for tag in job.scalars if tag.startswith("stare/")} == {f"stare/{name}" for name in FIGURES}
+    assert "Rollout of 16 responses: 16 left out, 0 kept" in job.output
+    for batch_entropy, gate in zip(job.scalars["stare/batch_entropy"], job.scalars["stare/gate_on"], strict=True):
+        assert 0.3 < batch_entropy < 1.5
+        assert gate == (batch_entropy < job.last("stare/target_entropy"))
+    assert (tmp_path / "model" / "config.json").exists()
+
+
+def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards(addends, tmp_path):
+    # 3 prompts × 4 responses in micro-batches of 4 make 3 for 2 ranks, on which ZeRO-3 hangs: one prompt is left out.
+    flags = job_flags(addends, tmp_path, prompts=3, samples=4, micro_batch=4)
+    flags += ["--train.batch_size", "8", "--data.max_samples", "9", "--policy_loss", "openrlhf"]
+    flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/sometimes_nan.py")]
+    flags += ["--train.micro_batch_size", "4"]
+    job = run_job(flags, tmp_path)
+    assert job.status == 0, job.output[-4000:]
+    assert job.left_over == []
+    assert "Rollout of 12 responses: 4 left out, 8 kept" in job.output
+    assert "responses are left out of training: reward or advantage is not finite" in job.output
+    assert sum(job.scalars["stare/nonfinite_tokens"]) > 0
+    assert all(math.isfinite(value) for value in job.scalars["policy_loss"] + job.scalars["actor_grad_norm"])
+    assert {tag for tag in job.scalars if tag.startswith("stare/")} == {
+        "stare/batch_entropy",
+        "stare/nonfinite_tokens",
+        "stare/seconds",
+    }
+
+
+def test_rewards_that_are_never_finite_end_the_job(addends, tmp_path):
+    flags = [*job_flags(addends, tmp_path), "--data.max_samples", "8"]
+    job = run_job([*flags, "--reward.remote_url", str(ROOT / "tests/pipeline/rewards/always_nan.py")], tmp_path)
+    assert job.status not in (0, 124)
+    assert "None of the 32 responses of this rollout has a finite reward" in job.output
+    assert job.left_over == []
+
+
+def test_a_policy_that_diverged_ends_the_job_with_its_checkpoint_intact(addends, tmp_path):
+    # The first step's learning rate makes every weight infinite or NaN; the checkpoint after it is the last one.
+    flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12", "--ckpt.save_steps", "1"]
+    job = run_job([*flags, "--actor.adam.lr", "1e38"], tmp_path)
+    assert job.status not in (0, 124)
+    assert "non-finite log-probs" in job.output or "nan" in job.output.lower()
+    assert job.left_over == []
+    assert (tmp_path / "checkpoints/_actor/latest").read_text() == "global_step1"
+
+
+@pytest.mark.parametrize(
+    "flags, sentence",
+    [
+        (["--stare.variant", "X1"], "--stare.variant X1 is not one of O1, C2"),
+        (["--stare.top_p_ratio", "nan"], "--stare.top_p_ratio nan"),
+        (["--ds.ring_attn_size", "2"], "--ds.ring_attn_size 2 needs GPUs"),
+    ],
+)
+def test_bad_flags_end_with_one_sentence_before_anything_starts(addends, tmp_path, flags, sentence):
+    job = run_job([*job_flags(addends, tmp_path), *flags], tmp_path, timeout=60)
+    assert job.status == 2
+    errors = [line for line in job.output.splitlines() if line.startswith("train_ray: error:")]
+    assert len(errors) == 1 and sentence in errors[0]
+    assert "Traceback" not in job.output and "Started a local Ray instance" not in job.output
+    assert job.left_over == []
+
+
+def test_help_shows_openrlhfs_flags_and_ours():
+    command = [sys.executable, "-m", "openrlhf_stare.train_ray", "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0
+    for flag in ("--actor.policy_loss_type", "--advantage_estimator", "--policy_loss", "--stare.top_p_ratio"):
+        assert flag in result.stdout
+
+
+class TestOnARunningCluster:
+    """`ray start --head`, then `ray job submit`, as on a cluster."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cluster(cls, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("cluster")
+        mark, port, dashboard = uuid.uuid4().hex, 6391, 8291
+        command = f"ray start --head --block --num-gpus=3 --num-cpus=4 --port={port} --dashboard-port={dashboard}"
+        environment = {**os.environ, MARK: mark, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        environment.pop("RAY_ADDRESS", None)
+        with open(folder / "ray.log", "w") as log:
+            ray_head = subprocess.Popen(command.split(), env=environment, stdout=log, stderr=subprocess.STDOUT)
+        yield {"address": f"127.0.0.1:{port}", "jobs": f"http://127.0.0.1:{dashboard}", "mark": mark}
+        ray_head.terminate()
+        end_processes(mark, grace=10)
+        ray_head.wait()
+
+    def test_a_submitted_job_trains(self, addends, tmp_path, cluster):
+        # The job's own runtime environment has a variable and a hook that ours has too: Ray would refuse the clash.
+        runtime_env = {
+            "env_vars": {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "NCCL_DEBUG": "INFO"},
+            "worker_process_setup_hook": "openrlhf_stare.actor_group.worker.install",
+        }
+        ray = str(Path(sys.executable).parent / "ray")
+        submit = [ray, "job", "submit", "--address", cluster["jobs"], "--runtime-env-json", json.dumps(runtime_env)]
+        submit += ["--", sys.executable, "-m", "openrlhf_stare.train_ray"]
+        self.wait_for(cluster, ray)
+        flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12"]
+        job = run_job(flags, tmp_path, command=submit, env={"RAY_ADDRESS": cluster["jobs"]})
+        assert_sound(job, steps=3)
+
+    def test_a_job_too_large_for_the_cluster_says_so(self, addends, tmp_path, cluster):
+        flags = [*job_flags(addends, tmp_path), "--vllm.num_engines", "4"]
+        job = run_job(flags, tmp_path, timeout=90, env={"RAY_ADDRESS": cluster["address"]})
+        assert job.status == 2
+        assert "the job needs 6 GPUs" in job.output and "ray start --head --num-gpus=6 --num-cpus=7" in job.output
+        assert job.left_over == []
+
+    @staticmethod
+    def wait_for(cluster, ray: str) -> None:
+        for _ in range(60):
+            listing = subprocess.run([ray, "job", "list", "--address", cluster["jobs"]], capture_output=True)
+            if listing.returncode == 0:
+                return
+            time.sleep(1)
+        raise AssertionError("the Ray cluster did not come up")
