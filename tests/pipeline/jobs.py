@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -14,6 +15,25 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ROOT = Path(__file__).resolve().parents[2]
+# What a job with --policy_loss stare logs, as stare/…
+FIGURES = {
+    "batch_entropy",
+    "target_entropy",
+    "gate_on",
+    "reweight_w",
+    "reweight_m",
+    "tau_positive",
+    "tau_negative",
+    "positive_candidate_ratio",
+    "negative_candidate_ratio",
+    "positive_reweight_ratio",
+    "negative_reweight_ratio",
+    "mean_weight",
+    "nonfinite_tokens",
+    "seconds",
+}
+# What DeepSpeed gives for two groups whose norms it could not compute, each -1: the sign of the race in ZeRO-3's gather.
+PLACEHOLDER_GRAD_NORM = math.sqrt(2)
 MARK = "STARE_TEST_JOB"  # inherited by every process of a job: Ray's daemons and workers, vLLM's processes
 
 
@@ -62,6 +82,33 @@ def run_job(flags: list[str], run: Path, *, timeout: float = 240, env: dict | No
     left_over = end_processes(mark, grace=0 if status == 124 else 15)
     process.wait()
     return Job(status, log.read_text(errors="replace"), seconds, left_over, read_scalars(run / "tensorboard"))
+
+
+def problems(job: Job, steps: int) -> list[str]:
+    """What is wrong with a job that should have trained for `steps` steps: a sentence each."""
+    found = []
+    if job.status:
+        found.append("it hung" if job.status == 124 else f"it ended with status {job.status}")
+    if job.left_over:
+        found.append(f"it left {len(job.left_over)} processes: {job.left_over[0][:80]}")
+    norms = job.scalars.get("actor_grad_norm", [])
+    if len(norms) != steps:
+        found.append(f"it logged {len(norms)} steps, not {steps}")
+    if any(abs(norm - PLACEHOLDER_GRAD_NORM) < 1e-6 for norm in norms):
+        found.append("it logged DeepSpeed's placeholder for a grad norm")
+    for tag, values in job.scalars.items():
+        # An empty set of candidates has the threshold +inf.
+        if not all(math.isfinite(value) for value in values) and not tag.startswith("stare/tau"):
+            found.append(f"it logged {tag} as {values}")
+    # vLLM's log-probs of the tokens it sampled against the actor's: stale weights in the engine show here.
+    if not all(abs(value) < 0.01 for value in job.scalars.get("vllm_kl", [math.nan])):
+        found.append(f"vLLM does not have the actor's weights: vllm_kl {job.scalars.get('vllm_kl')}")
+    return found
+
+
+def assert_sound(job: Job, steps: int) -> None:
+    found = problems(job, steps)
+    assert not found, "; ".join(found) + "\n" + job.output[-4000:]
 
 
 def marked_processes(mark: str) -> dict[int, str]:
