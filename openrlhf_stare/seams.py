@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import logging
+
+logger = logging.getLogger(__name__)
 
 SUPPORTED = ("0.11.2",)
 
@@ -32,7 +35,11 @@ class MissingSeam(RuntimeError):
 
 
 def check() -> None:
-    """Raises MissingSeam, whose message names the seam, the version found and the versions supported."""
+    """Look for every seam.
+
+    Raises:
+        MissingSeam: one is not there. The message names it, the version found and the versions supported.
+    """
     try:
         found = importlib.metadata.version("openrlhf")
     except importlib.metadata.PackageNotFoundError:
@@ -48,3 +55,5 @@ def check() -> None:
                     f"OpenRLHF {found} has no {module}.{name} ({error}), which openrlhf-stare needs: "
                     f"install openrlhf=={' or '.join(SUPPORTED)}"
                 ) from error
+    if found not in SUPPORTED:
+        logger.warning(f"OpenRLHF {found} has all that openrlhf-stare needs, but only {SUPPORTED[-1]} has been tried")

@@ -7,7 +7,6 @@ microseconds, and pays for OpenRLHF or vLLM only if it imports them itself.
 from __future__ import annotations
 
 import importlib.abc
-import importlib.util
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -39,21 +38,18 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self) -> None:
         self.patches: dict[str, list[Patch]] = {}
         self.during: dict[str, Callable[[], AbstractContextManager]] = {}
-        self._searching: set[str] = set()
 
     def find_spec(self, name, path=None, target=None):
-        if name in self._searching or not (name in self.patches or name in self.during):
+        if not (name in self.patches or name in self.during):
             return None
-        self._searching.add(name)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._searching.discard(name)
-        if spec is not None:
-            spec.loader = _PatchingLoader(
-                spec.loader, self.during.get(name, nullcontext), self.patches.setdefault(name, [])
-            )
-        return spec
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                spec.loader = _PatchingLoader(
+                    spec.loader, self.during.get(name, nullcontext), self.patches.setdefault(name, [])
+                )
+                return spec
+        return None
 
 
 _finder = _Finder()

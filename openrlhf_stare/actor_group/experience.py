@@ -70,22 +70,22 @@ def leave_out_non_finite(module: ModuleType) -> None:
         else:
             experiences = original(self, experiences)
 
-        left_out = responses = 0
         for experience, mask, rows in zip(experiences, masks, lost, strict=True):
-            rows = rows | (~torch.isfinite(experience.advantages) & mask.bool()).any(dim=-1)
-            responses, left_out = responses + len(rows), left_out + int(rows.sum())
+            rows |= (~torch.isfinite(experience.advantages) & mask.bool()).any(dim=-1)
             if rows.any():
                 column = rows.unsqueeze(-1)
                 experience.action_mask = mask.masked_fill(column, 0)
                 experience.advantages = experience.advantages.masked_fill(column, 0)
                 experience.advantages = experience.advantages.masked_fill(column & mask.bool(), torch.nan)
                 experience.returns = experience.returns.masked_fill(column, 0)
+        left_out, responses = int(torch.cat(lost).sum()), sum(map(len, lost))
         if left_out == responses:
             raise RuntimeError(
                 f"None of the {responses} responses of this rollout has a finite reward and advantage: "
                 "check the reward function"
             )
         if left_out:
+            _leave_out_of_means(experiences, lost)
             module.logger.warning(
                 f"{left_out} of {responses} responses are left out of training: reward or advantage is not finite"
             )
@@ -104,69 +104,78 @@ def _without(lost: list[torch.Tensor], module: ModuleType, maker, original, expe
     import torch
 
     apply_length_penalties, compute_reward = module.apply_length_penalties, module.compute_reward
-    replacements = iter(())
+    replacements, stds = iter(()), ()
 
     def penalties_then_stand_ins(experiences, args):
-        nonlocal replacements
+        nonlocal replacements, stds
         apply_length_penalties(experiences, args)
         order = torch.tensor(list(itertools.chain.from_iterable(experience.index for experience in experiences)))
         sizes = [len(experience.index) for experience in experiences]
         rewards, gone = torch.empty(len(order)), torch.empty(len(order), dtype=torch.bool)
         rewards[order] = torch.cat([experience.rewards.float() for experience in experiences])
         gone[order] = torch.cat(lost)
-        rewards, shaped = reshape_around_lost(rewards, gone, args)
+        rewards, shaped, std = reshape_around_lost(rewards, gone, args)
         for experience, stand_in in zip(experiences, rewards[order].split(sizes), strict=True):
             experience.rewards = stand_in.to(experience.rewards.dtype)
-        replacements = iter(shaped[order].split(sizes))
+        replacements, stds = iter(shaped[order].split(sizes)), std[order].split(sizes)
 
     def compute_reward_from_replacements(r, *args, **kwargs):
         shaped = next(replacements)
         return compute_reward(torch.where(torch.isnan(shaped), r, shaped.to(r.dtype)), *args, **kwargs)
 
-    finite = torch.cat([experience.rewards.float()[~rows] for experience, rows in zip(experiences, lost, strict=True)])
     for experience, rows in zip(experiences, lost, strict=True):
         experience.action_mask = experience.action_mask.masked_fill(rows.unsqueeze(-1), 0)
         experience.rewards = experience.rewards.masked_fill(rows, 0)
-        for name in ("reward", "score"):  # logged as means over the responses
-            if name in experience.info and len(finite):
-                experience.info[name] = experience.info[name].float().masked_fill(rows, finite.mean())
     module.apply_length_penalties, module.compute_reward = penalties_then_stand_ins, compute_reward_from_replacements
     try:
-        return original(maker, experiences)
+        experiences = original(maker, experiences)
     finally:
         module.apply_length_penalties, module.compute_reward = apply_length_penalties, compute_reward
+    for experience, std in zip(experiences, stds, strict=True):
+        if "group_reward_std" in experience.info:
+            experience.info["group_reward_std"] = std
+    return experiences
+
+
+def _leave_out_of_means(experiences: list, lost: list[torch.Tensor]) -> None:
+    """OpenRLHF logs means over the responses; with the mean of the others, a lost one does not count."""
+    import torch
+
+    for name in ("reward", "score", "return", "group_reward_std"):
+        if name in experiences[0].info:
+            values = [experience.info[name].float() for experience in experiences]
+            mean = torch.cat(values)[~torch.cat(lost)].mean()
+            for experience, value, rows in zip(experiences, values, lost, strict=True):
+                experience.info[name] = value.masked_fill(rows, mean)
 
 
 def reshape_around_lost(
     rewards: torch.Tensor, lost: torch.Tensor, args: SimpleNamespace
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rewards (P·K,) in prompt order, and which of them are lost -> the rewards with stand-ins for the lost ones, and
-    the shaped rewards of the groups for which stand-ins are not enough (NaN for the others).
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rewards (P·K,) in prompt order, and which of them are lost -> the rewards with stand-ins for the lost ones, the
+    shaped rewards where stand-ins are not enough (NaN elsewhere), and the std of each response's group.
 
-    A stand-in of the mean of the others leaves every mean baseline exact. `group_norm` and `rloo` also depend on how
-    many responses a group has, so there the shaped rewards are computed here, over the responses that are left.
+    A stand-in of the mean of the others leaves a group's mean exact. `group_norm` and `rloo` also depend on how many
+    responses a group has, and the baseline of `flash_reinforce` is the mean of the whole rollout, so there the shaped
+    rewards are computed here, over the responses that are left.
     """
     import torch
 
     estimator = args.algo.advantage.estimator
     grouped = rewards.reshape(-1, args.rollout.n_samples_per_prompt)
     lost = lost.reshape(grouped.shape)
-    kept = ~lost
-    count = kept.sum(dim=-1, keepdim=True)
+    count = (~lost).sum(dim=-1, keepdim=True)
     values = grouped.masked_fill(lost, 0)
-    if estimator == "flash_reinforce":  # its baseline is the mean of the whole rollout
-        mean = (values.sum() / kept.sum().clamp(min=1)).expand_as(values)
-    else:
-        mean = (values.sum(dim=-1, keepdim=True) / count.clamp(min=1)).expand_as(values)
-    stand_ins = torch.where(lost, mean, values)
-
-    shaped = torch.full_like(values, torch.nan)
+    mean = values.sum(dim=-1, keepdim=True) / count.clamp(min=1)
     deviation = (values - mean).masked_fill(lost, 0)
     degrees = (count - 1).clamp(min=1)
+    std = (deviation.square().sum(dim=-1, keepdim=True) / degrees).sqrt()
+
+    shaped = torch.full_like(values, torch.nan)
     if estimator == "group_norm":
-        deviation = deviation / ((deviation.square().sum(dim=-1, keepdim=True) / degrees).sqrt() + 1e-9)
+        shaped = torch.where(lost.any(dim=-1, keepdim=True), deviation / (std + 1e-9), shaped)
     elif estimator == "rloo":
-        deviation = deviation * count / degrees
-    if estimator in ("group_norm", "rloo"):
-        shaped = torch.where(lost.any(dim=-1, keepdim=True), deviation, shaped)
-    return stand_ins.flatten(), shaped.flatten()
+        shaped = torch.where(lost.any(dim=-1, keepdim=True), deviation * count / degrees, shaped)
+    elif estimator == "flash_reinforce":
+        shaped = values - values.sum() / count.sum().clamp(min=1)
+    return torch.where(lost, mean, values).flatten(), shaped.flatten(), std.expand_as(values).flatten()

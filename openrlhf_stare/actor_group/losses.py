@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import torch
@@ -51,10 +52,10 @@ class StarePolicyLoss(PolicyLoss):
         old_log_probs: torch.Tensor,
         advantages: torch.Tensor,
         action_mask: torch.Tensor | None = None,
-        rollout_log_probs: torch.Tensor | None = None,
-        **batch_info,
+        *others,
+        **named,
     ) -> tuple:
-        """Log-probs, advantages and mask (B, A) -> OpenRLHF's five values; `batch_info` is passed through."""
+        """Log-probs, advantages and mask (B, A) -> OpenRLHF's five values; the other arguments are passed through."""
         start = time.perf_counter()
         mask = torch.ones_like(advantages) if action_mask is None else action_mask
         with torch.no_grad():
@@ -65,10 +66,11 @@ class StarePolicyLoss(PolicyLoss):
             else:
                 weighted = self._weigh(old_log_probs, advantages, mask, self.thresholds)
         self._seconds += time.perf_counter() - start
-        loss, *metrics = super().forward(
-            log_probs, old_log_probs, weighted, action_mask, rollout_log_probs, **batch_info
-        )
-        if not mask.any():  # OpenRLHF's means over no token are NaN and would spoil the figures of the whole step
+        loss, *metrics = super().forward(log_probs, old_log_probs, weighted, action_mask, *others, **named)
+        if not mask.any():
+            # OpenRLHF's means over no token are NaN: those of the metrics would spoil the figures of the whole step,
+            # and that of the loss, where the step's other micro-batches are empty too, the parameters.
+            loss = log_probs.sum() * 0
             metrics = [None if metric is None else torch.zeros_like(metric) for metric in metrics]
         return loss, *metrics
 
@@ -95,7 +97,8 @@ class StarePolicyLoss(PolicyLoss):
         own = torch.stack(self._counts).sum(dim=0) if self._counts else torch.zeros(len(COUNTS), dtype=torch.float64)
         sums = dict(zip(COUNTS, all_reduce_sums(own, self.group).tolist(), strict=True))
         tokens = max(sums["tokens"], 1.0)
-        tau_positive, tau_negative = (torch.stack(taus).mean().item() for taus in zip(*self._pools, strict=True))
+        pools = self._pools or [(torch.tensor(math.inf),) * 2]
+        tau_positive, tau_negative = (torch.stack(taus).mean().item() for taus in zip(*pools, strict=True))
         return {
             "stare/tau_positive": tau_positive,
             "stare/tau_negative": tau_negative,

@@ -123,18 +123,21 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         super().save_checkpoint(tag, client_states, metric_value, metric_key)
 
     def _restore(self, state: dict | None) -> None:
+        """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow."""
         if not self.checkpoint_states:
             return
         if state is None:
             self.strategy.print("The checkpoint was made without STARE: its controller starts fresh")
             return
-        flags = dataclasses.asdict(self.stare)
-        differences = [
-            f"{name} was {state['config'].get(name)} and is {value}"
-            for name, value in flags.items()
-            if state["config"].get(name) != value
-        ]
-        if differences:
-            self.strategy.print(f"STARE follows the flags where the checkpoint differs: {'; '.join(differences)}")
-        if state["config"].get("schedule") == self.stare.schedule:
+        saved, flags = state["config"], dataclasses.asdict(self.stare)
+        differing = [name for name, value in flags.items() if saved.get(name) != value]
+        # What W and M start from, or how they move: their saved values would not be those that the flags ask for.
+        fresh = not {"schedule", "reweight_w", "reweight_m"}.isdisjoint(differing)
+        if differing:
+            changes = ", ".join(f"{name} {saved.get(name)} -> {flags[name]}" for name in differing)
+            start = "starts fresh" if fresh else "goes on from the checkpoint"
+            self.strategy.print(
+                f"STARE follows the flags where the checkpoint differs ({changes}); its controller {start}"
+            )
+        if not fresh:
             self.loss.controller.load_state_dict(state["controller"])

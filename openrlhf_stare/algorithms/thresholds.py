@@ -18,9 +18,9 @@ from openrlhf_stare.algorithms.distributed import all_reduce_sums, gather_uneven
 
 RADIX_FROM = 2**20  # candidates over the group from which `auto` takes radix
 _FIRST_BITS, _LATER_BITS = 12, (10, 9)  # together the 31 bits of a float32 without its sign
-# Values handled at a time: what lies between two steps stays in the processor's cache, and torch runs so few in one
-# thread, which costs little on free cores and saves thousands of barriers between threads on busy ones.
-_BLOCK = 2**15
+# Values handled at a time: few enough that what lies between two steps stays in the processor's cache, and enough
+# that torch's threads, which wait for each other after every step, do so rarely.
+_BLOCK = 2**17
 
 
 def surprisal(log_probs: Tensor) -> Tensor:
@@ -83,16 +83,13 @@ def surprisal_thresholds(
         raise ValueError(f"surprisal and advantages have the shapes {shapes}: give two tensors of one shape (N,)")
     values = surprisal.float()
     # A rank that raised on its own would leave the others waiting: what is wrong is summed with the counts.
-    own_candidates = int(torch.count_nonzero(advantages))
-    own_counts = torch.tensor([own_candidates, _count_invalid(values, advantages)])
+    own_counts = torch.tensor([int(torch.count_nonzero(advantages)), _count_invalid(values, advantages)])
     n_candidates, n_invalid = all_reduce_sums(own_counts, group).tolist()
     if n_invalid:
         raise ValueError(
             f"{n_invalid} of the group's tokens have a surprisal that is NaN or below 0, or an advantage that is NaN: "
             "give candidates only, and surprisal(log_probs) of them"
         )
-    if own_candidates < advantages.numel():
-        values, advantages = values[advantages != 0], advantages[advantages != 0]
     if selection == "radix" or (selection == "auto" and n_candidates >= RADIX_FROM):
         taus = _by_radix(values, advantages, top_p_ratio, group)
     else:
@@ -124,17 +121,19 @@ def _by_radix(values: Tensor, advantages: Tensor, top_p_ratio: float, group: dis
     Float32 numbers from +0.0 to +inf order like their bit patterns read as integers. The first table says in which
     interval of patterns the k-th largest lies; only the values inside it, as a rule a few hundredths, go on.
     """
+    any_neutral = bool(torch.count_nonzero(advantages) < advantages.numel())
     shift, bins = 31 - _FIRST_BITS, 2**_FIRST_BITS
     tables = torch.zeros(2 * bins, dtype=torch.int64, device=values.device)
-    for keys in _signed_keys(values, advantages):
+    for keys in _signed_keys(values, advantages, any_neutral):
         tables += torch.bincount(keys.bitwise_right_shift_(shift).add_(bins), minlength=2 * bins)
     tables = all_reduce_sums(tables, group).cpu().view(2, bins).flip(0)  # T⁺, then T⁻
+    tables[1, -1] = 0  # the tokens of neither set
     ks = [critical_count(int(table.sum()), top_p_ratio) for table in tables]
     found, ranks = zip(*map(_bin_of_kth_largest, tables, ks), strict=True)
     patterns, ranks = [b << shift for b in found], list(ranks)
 
     inside = [torch.empty(0, dtype=torch.int32, device=values.device)]
-    for keys in _signed_keys(values, advantages):
+    for keys in _signed_keys(values, advantages, any_neutral):
         leading = keys >> shift
         # The product is 0 where the leading bits are those of one of the two intervals.
         in_interval = (leading - found[0]).mul_(leading.sub_(found[1] - bins)).eq_(0)
@@ -155,14 +154,19 @@ def _by_radix(values: Tensor, advantages: Tensor, top_p_ratio: float, group: dis
     return torch.where(torch.tensor(ks) > 0, taus, math.inf)
 
 
-def _signed_keys(values: Tensor, advantages: Tensor) -> Iterator[Tensor]:
+def _signed_keys(values: Tensor, advantages: Tensor, any_neutral: bool) -> Iterator[Tensor]:
     """The values' float32 patterns as int32, a block at a time, in one buffer; the sign bit is the advantage's.
 
-    So T⁺ has the keys from 0 up, and T⁻ the same keys less 2**31. A surprisal of -0.0 counts as +0.0.
+    So T⁺ has the keys from 0 up, and T⁻ the same keys less 2**31. A surprisal of -0.0 counts as +0.0. Tokens of
+    neither set (`any_neutral`: there are some) have the key -1, a NaN's pattern, which is in the last bin of T⁻, where
+    no surprisal is.
     """
     buffer = torch.empty(min(_BLOCK, values.numel()), dtype=torch.float32, device=values.device)
     for block, signs in zip(values.split(_BLOCK), advantages.split(_BLOCK), strict=True):
-        yield torch.copysign(block, signs, out=buffer[: block.numel()]).view(torch.int32)
+        keys = torch.copysign(block, signs, out=buffer[: block.numel()]).view(torch.int32)
+        if any_neutral:
+            keys.bitwise_or_((signs == 0).int().neg_())  # twice as fast as masked_fill_
+        yield keys
 
 
 def _bin_of_kth_largest(table: Tensor, k: int) -> tuple[int, int]:

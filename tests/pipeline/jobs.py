@@ -32,8 +32,11 @@ FIGURES = {
     "nonfinite_tokens",
     "seconds",
 }
-# What DeepSpeed gives for two groups whose norms it could not compute, each -1: the sign of the race in ZeRO-3's gather.
+# DeepSpeed's grad norm for two groups whose norms it could not compute: the sign of the race in ZeRO-3's gather.
 PLACEHOLDER_GRAD_NORM = math.sqrt(2)
+# Bounds of |vllm_kl|: vLLM's log-probs of the tokens it sampled against the actor's. Stale weights in the engine show
+# here; asynchronous generation samples with weights of a step or two before.
+ON_POLICY_KL, OFF_POLICY_KL = 0.01, 0.05
 MARK = "STARE_TEST_JOB"  # inherited by every process of a job: Ray's daemons and workers, vLLM's processes
 
 
@@ -47,6 +50,14 @@ class Job:
 
     def last(self, tag: str) -> float:
         return self.scalars[tag][-1]
+
+    @property
+    def rollouts(self) -> list[dict[str, float]]:
+        """STARE's figures, a set for each rollout."""
+        tags = [tag for tag in self.scalars if tag.startswith("stare/")]
+        names = [tag.removeprefix("stare/") for tag in tags]
+        rows = zip(*(self.scalars[tag] for tag in tags), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def job_flags(model: Path, run: Path, *, prompts: int = 4, samples: int = 8, micro_batch: int = 16) -> list[str]:
@@ -84,8 +95,11 @@ def run_job(flags: list[str], run: Path, *, timeout: float = 240, env: dict | No
     return Job(status, log.read_text(errors="replace"), seconds, left_over, read_scalars(run / "tensorboard"))
 
 
-def problems(job: Job, steps: int) -> list[str]:
-    """What is wrong with a job that should have trained for `steps` steps: a sentence each."""
+def problems(job: Job, steps: int, vllm_kl: float | None = ON_POLICY_KL) -> list[str]:
+    """What is wrong with a job that should have trained for `steps` steps: a sentence each.
+
+    `vllm_kl` bounds the figure of that name; None: OpenRLHF does not log it (under gspo).
+    """
     found = []
     if job.status:
         found.append("it hung" if job.status == 124 else f"it ended with status {job.status}")
@@ -100,15 +114,38 @@ def problems(job: Job, steps: int) -> list[str]:
         # An empty set of candidates has the threshold +inf.
         if not all(math.isfinite(value) for value in values) and not tag.startswith("stare/tau"):
             found.append(f"it logged {tag} as {values}")
-    # vLLM's log-probs of the tokens it sampled against the actor's: stale weights in the engine show here.
-    if not all(abs(value) < 0.01 for value in job.scalars.get("vllm_kl", [math.nan])):
+    if vllm_kl and not all(abs(value) < vllm_kl for value in job.scalars.get("vllm_kl", [math.nan])):
         found.append(f"vLLM does not have the actor's weights: vllm_kl {job.scalars.get('vllm_kl')}")
     return found
 
 
-def assert_sound(job: Job, steps: int) -> None:
-    found = problems(job, steps)
+def assert_sound(job: Job, steps: int, vllm_kl: float | None = ON_POLICY_KL) -> None:
+    found = problems(job, steps, vllm_kl)
     assert not found, "; ".join(found) + "\n" + job.output[-4000:]
+
+
+def assert_figures(job: Job, rollouts: int, variant: str = "O1", top_p_ratio: float = 0.1) -> None:
+    """Every rollout logged STARE's figures once, and they agree with one another."""
+    assert len(job.rollouts) == rollouts
+    for figures in job.rollouts:
+        assert figures.keys() == FIGURES
+        assert 0.3 < figures["batch_entropy"] < 1.5
+        assert figures["nonfinite_tokens"] == 0 and figures["seconds"] > 0
+        assert figures["gate_on"] == (figures["batch_entropy"] < figures["target_entropy"])
+
+        weights = {"positive": figures["reweight_w"], "negative": figures["reweight_m"] if variant == "C2" else 1.0}
+        mean_weight = 1.0
+        for sign, weight in weights.items():
+            candidates, critical = figures[f"{sign}_candidate_ratio"], figures[f"{sign}_reweight_ratio"]
+            assert 0 < candidates < 1 and figures[f"tau_{sign}"] > 0
+            if figures["gate_on"] and weight != 1:
+                # The k of n candidates, and what rounding k up and ties with the k-th add to them.
+                assert top_p_ratio * candidates - 1e-6 <= critical <= top_p_ratio * candidates + 0.03
+            else:
+                assert critical == 0
+            mean_weight += (weight - 1) * critical
+        assert figures["positive_candidate_ratio"] + figures["negative_candidate_ratio"] <= 1 + 1e-6
+        assert abs(figures["mean_weight"] - mean_weight) < 1e-5
 
 
 def marked_processes(mark: str) -> dict[int, str]:

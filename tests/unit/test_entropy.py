@@ -103,10 +103,15 @@ def test_is_not_slower_than_the_plain_formula():
     def fastest(call) -> float:
         seconds = []
         for _ in range(5):
-            start = time.perf_counter()
+            start = time.process_time()
             call()
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
         return min(seconds)
 
-    # Both are measured here and now; twice the time allows for what else the machine does.
-    assert fastest(lambda: chunked_entropy(logits)) < 2 * fastest(plain)
+    # Processor time of one thread, which other programs on the machine hardly change; a half more allows for the rest.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert fastest(lambda: chunked_entropy(logits)) < 1.5 * fastest(plain)
+    finally:
+        torch.set_num_threads(threads)
