@@ -23,7 +23,7 @@ class EntropyMeter:
         self.kind = kind
         self.seconds = 0.0
         self._measuring = False
-        self._sum = self._tokens = self._non_finite = 0.0
+        self._totals: torch.Tensor | None = None  # (3,) on the actor's device: what `take` returns
         actor.register_forward_pre_hook(self._ask_for_entropy, with_kwargs=True)
         actor.register_forward_hook(self._add, with_kwargs=True)
 
@@ -42,10 +42,10 @@ class EntropyMeter:
             module.compute_entropy = compute_entropy
             self._measuring = False
 
-    def take(self) -> tuple[float, float, float]:
-        """The sum of the entropies, the number of tokens, and of non-finite entropies, since the last call."""
-        taken = (self._sum, self._tokens, self._non_finite)
-        self._sum = self._tokens = self._non_finite = 0.0
+    def take(self) -> list[float]:
+        """The sum of the finite entropies, the number of tokens, and of non-finite entropies, since the last call."""
+        taken = [0.0, 0.0, 0.0] if self._totals is None else self._totals.tolist()
+        self._totals = None
         return taken
 
     def take_seconds(self) -> float:
@@ -71,14 +71,13 @@ class EntropyMeter:
         mask = args[1].bool()
         if self.kind == "exact":
             log_probs, output = result
-            entropy = output.entropy[:, -mask.shape[1] :]
+            entropy = output.entropy[:, -mask.shape[1] :].double()
         else:
             log_probs = result
-            entropy = -log_probs
-        entropy = entropy[mask].double()
+            entropy = -log_probs.double()
+        # Nothing here waits for a GPU; the totals are read once a rollout.
         finite = torch.isfinite(entropy)
-        self._sum += entropy[finite].sum().item()
-        self._tokens += entropy.numel()
-        self._non_finite += entropy.numel() - finite.sum().item()
+        totals = torch.stack([torch.where(mask & finite, entropy, 0).sum(), mask.sum(), (mask & ~finite).sum()])
+        self._totals = totals if self._totals is None else self._totals + totals
         self.seconds += time.perf_counter() - start
         return log_probs

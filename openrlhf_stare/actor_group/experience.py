@@ -97,9 +97,9 @@ def leave_out_non_finite(module: ModuleType) -> None:
 def _without(lost: list[torch.Tensor], module: ModuleType, maker, original, experiences: list) -> list:
     """Run OpenRLHF's own advantage step as if the lost responses were not there.
 
-    They get a reward that leaves OpenRLHF's means where they are, after its length penalties and before its group
-    statistics; where a statistic also depends on the number of responses, the shaped rewards of the group are replaced
-    before OpenRLHF spreads them over the tokens. `apply_length_penalties` and `compute_reward` are those two places.
+    They get a reward that leaves their group's mean where it is, after OpenRLHF's length penalties and before its
+    group statistics; where that is not enough, the shaped rewards are replaced before OpenRLHF spreads them over the
+    tokens. `apply_length_penalties` and `compute_reward` are those two places.
     """
     import torch
 

@@ -92,16 +92,15 @@ class StarePolicyLoss(PolicyLoss):
         """What happened to the rollout's tokens, the same on all ranks of `group`; called on all of them.
 
         Ratios and the mean are over action tokens: with `scope=rollout` all of the rollout, with `scope=micro_batch`
-        those trained on (of several epochs each counts), whose thresholds are averaged over the micro-batches.
+        those trained on (of several epochs each counts), whose thresholds are averaged over the micro-batches that
+        have candidates. +inf where no candidate was.
         """
         own = torch.stack(self._counts).sum(dim=0) if self._counts else torch.zeros(len(COUNTS), dtype=torch.float64)
         sums = dict(zip(COUNTS, all_reduce_sums(own, self.group).tolist(), strict=True))
         tokens = max(sums["tokens"], 1.0)
-        pools = self._pools or [(torch.tensor(math.inf),) * 2]
-        tau_positive, tau_negative = (torch.stack(taus).mean().item() for taus in zip(*pools, strict=True))
         return {
-            "stare/tau_positive": tau_positive,
-            "stare/tau_negative": tau_negative,
+            "stare/tau_positive": _mean_of_finite([tau for tau, _ in self._pools]),
+            "stare/tau_negative": _mean_of_finite([tau for _, tau in self._pools]),
             "stare/positive_candidate_ratio": sums["positive"] / tokens,
             "stare/negative_candidate_ratio": sums["negative"] / tokens,
             "stare/positive_reweight_ratio": sums["critical_positive"] / tokens,
@@ -158,3 +157,8 @@ class StarePolicyLoss(PolicyLoss):
         weights = self._weights(ranked, advantages, mask, thresholds)[mask.bool()].double()
         counts = [weights.numel(), positive.sum(), negative.sum(), (weights > 1).sum(), (weights < 1).sum()]
         self._counts.append(torch.stack([torch.as_tensor(count).double().cpu() for count in [*counts, weights.sum()]]))
+
+
+def _mean_of_finite(taus: list[torch.Tensor]) -> float:
+    finite = [tau.item() for tau in taus if torch.isfinite(tau)]
+    return sum(finite) / len(finite) if finite else math.inf
