@@ -16,6 +16,7 @@ import torch
 
 from openrlhf_stare.actor_group.entropy_meter import EntropyMeter
 from openrlhf_stare.actor_group.losses import StarePolicyLoss
+from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, steps_before
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.cli import stare_config
 
@@ -43,6 +44,12 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             self.loss = self.trainer.actor_loss_fn
             self.loss.group = self.dp_group
             self._restore(self.checkpoint_states.get("stare"))
+        self.record = None
+        if self.stare.record_tokens and strategy.is_rank_0():
+            past = steps_before(strategy.args, self.checkpoint_states)
+            self.record = TokenRecord(
+                record_folder(strategy.args), self.stare.record_tokens, self.tokenizer, steps_before=past
+            )
 
     # ── the log-prob pass ──
 
@@ -63,12 +70,15 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
     def fit(self, kl_ctl: float = 0) -> dict:
         start = time.perf_counter()
         figures = self._open_rollout()
+        if self.record:
+            self._record_tokens()
         own_seconds = time.perf_counter() - start
         status = super().fit(kl_ctl)
+        start = time.perf_counter()
         if self.reweights:
             figures |= self.loss.figures()
             own_seconds += self.loss.take_seconds()
-        own_seconds += self.meter.take_seconds()
+        own_seconds += self.meter.take_seconds() + time.perf_counter() - start
         ranks = torch.distributed.get_world_size(self.dp_group)
         figures["stare/seconds"] = all_reduce_sums([own_seconds], self.dp_group).item() / ranks
         status.update(figures)
@@ -104,6 +114,13 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         }
         self.loss.open_rollout(log_probs, advantages)
         return figures
+
+    def _record_tokens(self) -> None:
+        items = self.trainer.replay_buffer.items
+        if self.reweights:
+            self.record.write(items, self.loss.controller, self.loss.thresholds)
+        else:
+            self.record.write(items)
 
     def _buffered_tokens(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probs and advantages (N,) of this rank's action tokens, all responses of the replay buffer."""

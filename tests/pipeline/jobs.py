@@ -36,7 +36,7 @@ FIGURES = {
 PLACEHOLDER_GRAD_NORM = math.sqrt(2)
 # Bounds of |vllm_kl|: vLLM's log-probs of the tokens it sampled against the actor's. Stale weights in the engine show
 # here; asynchronous generation samples with weights of a step or two before.
-ON_POLICY_KL, OFF_POLICY_KL = 0.01, 0.05
+ON_POLICY_KL, OFF_POLICY_KL = 0.01, 0.03
 MARK = "STARE_TEST_JOB"  # inherited by every process of a job: Ray's daemons and workers, vLLM's processes
 
 
@@ -129,7 +129,7 @@ def assert_figures(job: Job, rollouts: int, variant: str = "O1", top_p_ratio: fl
     assert len(job.rollouts) == rollouts
     for figures in job.rollouts:
         assert figures.keys() == FIGURES
-        assert 0.3 < figures["batch_entropy"] < 1.5
+        assert 0.3 < figures["batch_entropy"] < math.log(16)  # of 16 tokens
         assert figures["nonfinite_tokens"] == 0 and figures["seconds"] > 0
         assert figures["gate_on"] == (figures["batch_entropy"] < figures["target_entropy"])
 

@@ -1,0 +1,182 @@
+"""The token record (`--stare.record_tokens N`): a few responses of every rollout as JSON lines, token by token.
+
+Rank 0 writes responses of its own buffer, so nothing is communicated. A line has:
+
+    step                              the step under which TensorBoard has the rollout; a resumed run counts on
+    time                              when it was written, seconds since 1970
+    prompt                            text
+    tokens                            the response, one string per token; joined they are its text
+    surprisal, advantage, omega       one number per token, surprisal in nats
+    reward                            of the response
+    tau_positive, tau_negative        the thresholds of the rollout, in nats
+
+A number is null where it is not finite, and for the tokens of a tool's output, which take no part. omega is 1 while
+the gate is off. While it is on, `--stare.scope micro_batch` makes it null: the sets are then known in the loss only,
+and the rollout has no thresholds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openrlhf_stare.algorithms.controller import StareController
+from openrlhf_stare.algorithms.thresholds import surprisal
+from openrlhf_stare.algorithms.weights import weights_from_thresholds
+
+logger = logging.getLogger(__name__)
+
+FILE = "tokens.jsonl"  # the newest part; before it came tokens.1.jsonl, tokens.2.jsonl and so on
+PART_BYTES = 16 * 2**20
+PARTS = 4
+
+
+def record_folder(args: SimpleNamespace) -> Path:
+    """Where a run with OpenRLHF's nested arguments keeps its record: beside its TensorBoard logs if it has any."""
+    if args.logger.tensorboard_dir:
+        return Path(args.logger.tensorboard_dir, args.logger.wandb.run_name)
+    return Path(args.ckpt.path)
+
+
+def steps_before(args: SimpleNamespace, checkpoint_states: dict) -> int:
+    """How many steps of the run come before the first `fit` of this process.
+
+    OpenRLHF counts steps in its trainer and tells the policy actor only what a checkpoint says. While it trains the
+    critic alone (`--critic.freezing_steps`) it does not call `fit`.
+    """
+    return max(checkpoint_states.get("global_step", 0), args.critic.freezing_steps + 1)
+
+
+class TokenRecord:
+    """Writes `responses` responses of each rollout to `folder`, at most `parts` files of `part_bytes` bytes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        responses: int,
+        tokenizer: Any,
+        steps_before: int = 0,
+        part_bytes: int = PART_BYTES,
+        parts: int = PARTS,
+    ) -> None:
+        self.folder, self.responses, self.tokenizer = folder, responses, tokenizer
+        self.part_bytes, self.parts = part_bytes, parts
+        self.step = steps_before
+        self._warned = False
+
+    def write(
+        self,
+        items: Sequence[Any],
+        controller: StareController | None = None,
+        thresholds: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """Record a rollout. A disk that cannot be written to costs the record, with one warning, not the training.
+
+        Args:
+            items: the replay buffer of this rank: responses with unpadded `sequences` (T,), and `action_log_probs`,
+                `advantages` and `action_mask` (T-1,), whose place i is about the token i+1.
+            controller: gate, W and M of this rollout; None where no weights act.
+            thresholds: τ⁺ and τ⁻ of this rollout in nats; None where there are none.
+        """
+        self.step += 1
+        trained_on = [item for item in items if item.action_mask.any()]
+        count = min(self.responses, len(trained_on))
+        # Spread over the buffer, where the responses to one prompt are neighbours.
+        chosen = [trained_on[i * len(trained_on) // count] for i in range(count)]
+        try:
+            for item in chosen:
+                self._append(json.dumps(self._line(item, controller, thresholds), allow_nan=False).encode() + b"\n")
+        except OSError as error:
+            if not self._warned:
+                logger.warning(f"The token record of step {self.step} is not whole, and training goes on: {error}")
+            self._warned = True
+
+    def _line(self, item, controller, thresholds) -> dict:
+        mask = item.action_mask.bool()
+        first = int(mask.nonzero()[0])
+        mask = mask[first:]
+        log_probs, advantages = item.action_log_probs[first:], item.advantages[first:]
+        weights = _weights(log_probs, advantages, mask, controller, thresholds)
+        taus = (None, None) if thresholds is None else tuple(_number(float(tau)) for tau in thresholds)
+        return {
+            "step": self.step,
+            "time": round(time.time(), 3),
+            "prompt": self.tokenizer.decode(item.sequences[: first + 1].tolist(), skip_special_tokens=False),
+            "tokens": token_texts(item.sequences[first + 1 :].tolist(), self.tokenizer),
+            "surprisal": _numbers(surprisal(log_probs), mask),
+            "advantage": _numbers(advantages, mask),
+            "omega": [None] * len(mask) if weights is None else _numbers(weights, mask),
+            "reward": _number(float(item.info["reward"])),
+            "tau_positive": taus[0],
+            "tau_negative": taus[1],
+        }
+
+    def _append(self, line: bytes) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        newest = self.folder / FILE
+        if newest.exists() and newest.stat().st_size + len(line) > self.part_bytes:
+            parts = [newest, *(newest.with_suffix(f".{age}.jsonl") for age in range(1, self.parts))]
+            for younger, older in reversed(list(zip(parts[:-1], parts[1:], strict=True))):
+                if younger.exists():
+                    os.replace(younger, older)
+        with open(newest, "ab") as file:
+            file.write(line)
+
+
+def token_texts(ids: Sequence[int], tokenizer: Any) -> list[str]:
+    """The text that each token adds to those before it, spaces included; joined they are the whole text.
+
+    Tokens that are parts of one character add nothing until its last one comes.
+    """
+
+    def decode(start: int, end: int) -> str:
+        return tokenizer.decode(list(ids[start:end]), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    # Decoded with the last whole text before it, because a tokenizer may drop the space of a text's first token.
+    texts, before, after = [], 0, 0
+    for place in range(len(ids)):
+        text = decode(before, place + 1)
+        # A character has four bytes at most; what is unfinished after four tokens is no character.
+        if text.endswith("\N{REPLACEMENT CHARACTER}") and place - after < 3 and place + 1 < len(ids):
+            texts.append("")
+            continue
+        texts.append(text[len(decode(before, after)) :])
+        before, after = after, place + 1
+    return texts
+
+
+def _weights(log_probs, advantages, mask, controller, thresholds) -> Tensor | None:
+    """ω (A,) of one response; None where only the loss knows it."""
+    if controller is None or not controller.gate_on:
+        return torch.ones(len(mask))
+    if thresholds is None:
+        return None
+    return weights_from_thresholds(
+        log_probs,
+        advantages,
+        mask,
+        *thresholds,
+        config=controller.config,
+        reweight_w=controller.reweight_w,
+        reweight_m=controller.reweight_m,
+    )
+
+
+def _numbers(values: Tensor, mask: Tensor) -> list[float | None]:
+    pairs = zip(values.tolist(), mask.tolist(), strict=True)
+    return [_number(value) if is_action else None for value, is_action in pairs]
+
+
+def _number(value: float) -> float | None:
+    # Nine digits tell any two float32 values apart, so a surprisal compares with a threshold as it did in training.
+    return float(f"{value:.9g}") if math.isfinite(value) else None

@@ -1,0 +1,120 @@
+"""STARE together with OpenRLHF's other features: a few jobs of a few steps, each of which carries several of them."""
+
+import json
+import math
+
+import pytest
+import torch
+from jobs import OFF_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
+from safetensors.torch import load_file
+
+ALWAYS = ["--stare.target_entropy", "3"]  # no policy over 16 tokens has as much, so the gate is on
+NEVER = ["--stare.target_entropy", "0.01"]
+TIME_LIMIT = 480  # seconds for a job that takes about 45 on two free cores
+
+
+def test_colocated_with_several_optimizer_steps_two_epochs_clip_higher_dual_clip_and_adaptive_c2(addends, tmp_path):
+    """Each rollout of 32 responses is trained on twice, in optimizer steps of 16."""
+    flags = [*job_flags(addends, tmp_path, micro_batch=8), *ALWAYS, "--data.max_samples", "8"]
+    flags += ["--train.colocate_all", "--vllm.num_engines", "2", "--train.batch_size", "16", "--train.max_epochs", "2"]
+    flags += ["--actor.eps_clip_low_high", "0.2", "0.28", "--actor.dual_clip", "3", "--actor.lr_scheduler", "linear"]
+    flags += ["--stare.variant", "C2", "--stare.schedule", "adaptive", "--stare.alpha", "0.1"]
+    job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
+    assert_sound(job, steps=2)
+    assert_figures(job, rollouts=2, variant="C2")
+    # The rate falls linearly over 2 rollouts × 2 epochs × 2 optimizer steps: all eight were taken.
+    assert job.scalars["actor_lr"] == pytest.approx([1.5e-4, 0])
+    assert all(kl != 0 for kl in job.scalars["ppo_kl"])  # the policy moves away from the rollout's within a fit
+    assert job.scalars["stare/gate_on"] == [1, 1]
+    assert job.scalars["stare/reweight_w"] == pytest.approx([1.2, 1.3])
+    assert job.scalars["stare/reweight_m"] == pytest.approx([0.8, 0.7])
+
+
+def test_async_with_dynamic_batches_packing_and_token_clip(addends, tmp_path):
+    flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "12", "--train.async_enable"]
+    flags += ["--train.dynamic_batch_enable", "--ds.packing_samples"]
+    flags += ["--train.max_tokens_per_gpu", "64", "--rollout.max_tokens_per_gpu", "64"]
+    flags += ["--algo.advantage.is_correction_mode", "clip", "--algo.advantage.is_correction_threshold", "0.5", "2"]
+    flags += ["--rollout.temperature", "1.5"]  # for answers of different lengths
+    job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
+    assert_sound(job, steps=3, vllm_kl=OFF_POLICY_KL)
+    assert_figures(job, rollouts=3)
+    assert job.scalars["stare/gate_on"] == [1, 1, 1]
+    assert all(0 <= ratio < 0.1 for ratio in job.scalars["is_filter_ratio"])
+    assert any(length != 4 for length in job.scalars["response_length"])  # that of a well-formed answer
+
+
+def test_partial_rollout_with_entropy_bonus_and_the_gate_off(addends, tmp_path):
+    flags = [*job_flags(addends, tmp_path), *NEVER, "--data.max_samples", "12"]
+    flags += ["--train.async_enable", "--train.partial_rollout_enable", "--actor.entropy_coef", "0.001"]
+    job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
+    assert_sound(job, steps=3, vllm_kl=OFF_POLICY_KL)
+    assert_figures(job, rollouts=3)
+    assert job.scalars["stare/gate_on"] == [0, 0, 0]
+    assert job.scalars["stare/mean_weight"] == [1, 1, 1]
+    # One optimizer step a rollout: OpenRLHF's entropy while training is that of our log-prob pass.
+    assert job.scalars["entropy_loss"] == pytest.approx(job.scalars["stare/batch_entropy"], rel=0.02)
+
+
+def test_reference_model_with_kl_loss_zero2_ema_gradient_checkpointing_sequence_mask_and_pi(addends, tmp_path):
+    flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12", "--ds.zero_stage", "2"]
+    flags += ["--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01", "--algo.kl.use_loss"]
+    flags += ["--algo.kl.estimator", "k3", "--train.enable_ema", "--train.ema_beta", "0.5"]
+    flags += ["--actor.gradient_checkpointing_enable", "--algo.advantage.is_correction_level", "seq"]
+    flags += ["--stare.schedule", "pi", "--stare.target_entropy", "1.2", "--stare.w_max", "20"]
+    job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
+    assert_sound(job, steps=3)
+    assert_figures(job, rollouts=3)
+    assert abs(job.scalars["kl"][0]) < 1e-4 < job.last("kl")  # the policy starts as the reference and leaves it
+    integral = 0.0
+    for figures in job.rollouts:
+        error = (1.2 - figures["batch_entropy"]) / 1.2
+        integral = max(0.0, integral + 0.1 * error)
+        assert figures["reweight_w"] == pytest.approx(math.exp(max(0.0, 2 * error + integral)), rel=1e-5)
+    assert changed(tmp_path / "model", addends / "model")
+
+
+def test_multi_turn_agent_with_packing_and_sampled_entropy(addends, tmp_path):
+    """The tool's tokens lie in the middle of each response, and take no part in anything."""
+    responses = 32
+    flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "8", "--ds.packing_samples"]
+    flags += ["--train.agent_func_path", str(ROOT / "tests/pipeline/agents/second_try.py")]
+    flags += ["--stare.entropy", "sampled", "--stare.variant", "C2"]
+    job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
+    assert_sound(job, steps=2)
+    assert_figures(job, rollouts=2, variant="C2")
+    for step, figures in enumerate(job.rollouts):
+        means = {tag: values[step] for tag, values in job.scalars.items()}
+        sampled, tool = means["sampled_tokens"], means["tool_tokens"]
+        assert 1 < tool < 3 and means["response_length"] == pytest.approx(sampled + tool)
+        # The entropy is that of the sampled tokens and of no other, up to the engine's rounding.
+        assert figures["batch_entropy"] == pytest.approx(-means["sampled_log_prob"] / sampled, abs=0.01)
+        # And the ratios count whole tokens out of as many.
+        for name in ("positive_candidate", "negative_candidate", "positive_reweight", "negative_reweight"):
+            count = figures[f"{name}_ratio"] * sampled * responses
+            assert count == pytest.approx(round(count), abs=1e-3)
+
+
+def test_dynamic_filtering_with_gspo_and_the_micro_batch_as_pool(addends, tmp_path):
+    prompts = (addends / "prompts.jsonl").read_text().splitlines()[:30]
+    odd = sum(int(json.loads(line)["label"]) % 2 for line in prompts)
+    assert odd == 14  # three rollouts of four prompts; the last two prompts fill none
+    flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "30", "--algo.dynamic_filtering_enable"]
+    flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/odd_totals.py")]
+    flags += ["--actor.policy_loss_type", "gspo", "--stare.scope", "micro_batch"]
+    job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
+    assert_sound(job, steps=3, vllm_kl=None)
+    assert_figures(job, rollouts=3)
+    assert "Rollout of 16 responses: 16 left out, 0 kept" in job.output
+    assert job.scalars["odd_total"] == [1, 1, 1]  # the even totals were generated, and filtered
+    consumed = [round(32 / rate * 100) for rate in job.scalars["dynamic_filtering_pass_rate"]]
+    assert 12 < sum(consumed) <= 30
+    assert "--actor.policy_loss_type gspo has one ratio per response" in job.output
+    assert "--stare.scope micro_batch ranks the tokens of one micro-batch" in job.output
+
+
+def changed(model, other) -> bool:
+    """Whether the parameters of two checkpoints differ."""
+    parameters, others = (load_file(folder / "model.safetensors") for folder in (model, other))
+    assert parameters.keys() == others.keys()
+    return any(not torch.equal(parameters[name], others[name]) for name in parameters)
