@@ -130,9 +130,13 @@ def receive_weights_on_cpu(module: ModuleType) -> None:
         self.model_runner.model.load_weights(weights=[(name, weight)])
 
     def repacked_layers(self) -> list[str]:
-        layers = self.model_runner.model.named_modules()
         plain = torch.nn.functional.linear
-        return [name for name, layer in layers if getattr(layer, "cpu_linear", plain) is not plain]
+        return [
+            name
+            for name, layer in self.model_runner.model.named_modules()
+            # The experts of a mixture are repacked too, by code of their own that no patch here undoes.
+            if getattr(layer, "cpu_linear", plain) is not plain or hasattr(layer, "w13_weight")
+        ]
 
     module.WorkerWrap.update_weight = update_weight
     module.WorkerWrap.repacked_layers = repacked_layers
@@ -152,7 +156,8 @@ def engine_that_proves_its_patches(module: ModuleType) -> None:
                 raise RuntimeError(f"openrlhf-stare is not in place in vLLM's worker: {remedy}") from error
             if any(answers):
                 raise RuntimeError(
-                    f"vLLM repacked the weights of {answers[0][0]}, so no weight sync would reach it: {remedy}"
+                    f"vLLM repacked the weights of {answers[0][0]}, so no weight sync would reach it: "
+                    f"use a dense model, and {remedy}"
                 )
 
     import ray

@@ -1,0 +1,68 @@
+"""Every weight that is sent to a vLLM CPU engine reaches it.
+
+The engine is real, and so is the way of a weight sync; see vllm_weights.py.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import job_flags, run_job
+
+TIME_LIMIT = 240  # seconds for one engine: a hang is a failure
+CHANGED = 1.0  # log-probs that differ by more are those of other weights (they differ by several nats)
+SAME = 0.2  # and by less, the same in bfloat16 (at most 0.05 seen)
+
+
+def sync_weights(addends: Path, output: Path, work_around: str) -> dict:
+    program = [sys.executable, Path(__file__).with_name("vllm_weights.py"), addends / "model", output, work_around]
+    environment = {name: value for name, value in os.environ.items() if name != "VLLM_PLUGINS"}
+    ended = subprocess.run(program, env=environment, timeout=TIME_LIMIT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(output.read_text())
+
+
+def test_synced_weights_are_the_engines(addends, tmp_path):
+    found = sync_weights(addends, tmp_path / "found.json", "plugin")
+    assert found["repacked"] == []
+    assert found["gap"] < SAME
+    for sent in ("lm_head", "all"):
+        assert found[sent]["gap_before_sync"] > CHANGED
+        assert found[sent]["errors"] == {}
+        assert found[sent]["gap_after_sync"] < SAME
+
+
+@pytest.fixture(scope="module")
+def without(addends, tmp_path_factory) -> dict:
+    """The negative control. If its tests fail, vLLM keeps plain weights now and patches.keep_plain_weights can go."""
+    return sync_weights(addends, tmp_path_factory.mktemp("control") / "found.json", "no_work_around")
+
+
+def test_without_the_work_around_the_repacked_layers_are_named(without):
+    layers = ["self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj"]
+    names = [f"model.layers.{number}.{layer}" for number in (0, 1) for layer in layers]
+    assert without["repacked"] == ["model.embed_tokens", *names, "lm_head"]
+
+
+def test_without_the_work_around_lm_head_is_ignored_silently(without):
+    assert without["gap"] < SAME
+    assert without["lm_head"]["errors"] == {}
+    assert without["lm_head"]["gap_after_sync"] == without["lm_head"]["gap_before_sync"] > CHANGED
+
+
+def test_without_the_work_around_every_linear_is_refused(without):
+    layers = [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+    names = {f"model.layers.{number}.{layer}.weight" for number in (0, 1) for layer in layers}
+    assert without["all"]["errors"].keys() == names
+    assert without["all"]["gap_after_sync"] > CHANGED
+
+
+def test_a_job_whose_vllm_leaves_our_plugin_out_ends(addends, tmp_path):
+    flags = [*job_flags(addends, tmp_path), "--data.max_samples", "8"]
+    job = run_job(flags, tmp_path, env={"VLLM_PLUGINS": "some_other_plugin"})
+    assert job.status not in (0, 124), job.output[-4000:]
+    assert "openrlhf-stare is not in place in vLLM's worker: let vLLM load the plugin openrlhf_stare" in job.output
+    assert job.left_over == []

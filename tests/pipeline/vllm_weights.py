@@ -1,0 +1,96 @@
+"""The program of test_vllm_weights.py: `python vllm_weights.py MODEL OUTPUT [plugin|no_work_around]`.
+
+Changes every weight of a vLLM CPU engine by the way a weight sync takes, and compares its log-probs with those of
+transformers. A program of its own, because the engine is to meet our plugin as in a job: loaded by vLLM itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from openrlhf_stare import cpu
+from openrlhf_stare.cpu import patches
+
+TOKENS = [5, 7, 6, 9, 4, 11, 8, 13, 15, 10, 12, 14, 1]
+WORKER_EXTENSION = "openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap"
+
+
+def main(folder: str, output: str, work_around: str) -> None:
+    os.environ.update(cpu.environment(), HF_HUB_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    if work_around == "no_work_around":
+        patches.keep_plain_weights = lambda module: None
+
+    import torch
+    import vllm
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    llm = vllm.LLM(
+        folder, dtype="bfloat16", enforce_eager=True, worker_extension_cls=WORKER_EXTENSION, max_model_len=32
+    )
+
+    def gap() -> float:
+        """The largest difference between the log-probs of the engine and those of the model."""
+        with torch.no_grad():
+            logits = model(torch.tensor([TOKENS])).logits[0, :-1].float()
+        expected = logits.log_softmax(dim=-1).gather(1, torch.tensor(TOKENS[1:])[:, None])[:, 0]
+        sampling = vllm.SamplingParams(max_tokens=1, prompt_logprobs=0)
+        read = llm.generate({"prompt_token_ids": TOKENS}, sampling, use_tqdm=False)[0].prompt_logprobs
+        pairs = zip(TOKENS[1:], read[1:], strict=True)
+        return (torch.tensor([position[token].logprob for token, position in pairs]) - expected).abs().max().item()
+
+    # A weight sync: the first actor rank, played by a thread, broadcasts, and the engine's worker receives and loads.
+    from openrlhf.utils.distributed_util import stateless_init_process_group
+
+    actor, port = ThreadPoolExecutor(1), free_port()
+    group = actor.submit(stateless_init_process_group, "127.0.0.1", port, 0, 2, None)
+    llm.collective_rpc("init_process_group", args=("127.0.0.1", port, 1, 2, "sync", "gloo"))
+    group = group.result()
+
+    def send(name: str) -> str:
+        """Send one weight; the error that the engine answers with, if any."""
+        weight = model.get_parameter(name).data
+        sent = actor.submit(group.broadcast, weight, 0)
+        try:
+            llm.collective_rpc("update_weight", args=(name, weight.dtype, weight.shape))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            sent.result()
+        return ""
+
+    random = torch.Generator().manual_seed(0)
+
+    def change(names: list[str]) -> dict:
+        """Change the weights of the model noticeably, send them to the engine, and compare before and after that."""
+        for name in names:
+            weight = model.get_parameter(name).data
+            noise = torch.randn(weight.shape, generator=random) * weight.float().std().clamp_min(0.05)
+            weight += noise.to(weight.dtype)
+        gap_before = gap()
+        errors = {name: send(name) for name in names}
+        errors = {name: error for name, error in errors.items() if error}
+        return {"gap_before_sync": gap_before, "errors": errors, "gap_after_sync": gap()}
+
+    found = {
+        "repacked": llm.collective_rpc("repacked_layers")[0],
+        "gap": gap(),
+        "lm_head": change(["lm_head.weight"]),
+        "all": change([name for name, _ in model.named_parameters()]),
+    }
+    Path(output).write_text(json.dumps(found))
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
