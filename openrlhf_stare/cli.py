@@ -112,6 +112,12 @@ def _warnings(args: SimpleNamespace) -> list[str]:
             "--stare.scope micro_batch ranks the tokens of one micro-batch of all ranks, so the result depends on "
             "--train.micro_batch_size and on the number of ranks: use rollout to be free of both"
         )
+    if args.train.dynamic_batch_enable and args.ds.zero_stage < 3:
+        warnings.append(
+            f"--train.dynamic_batch_enable with --ds.zero_stage {args.ds.zero_stage} trains on the last micro-batch "
+            "of each optimizer step only, under any loss, since OpenRLHF 0.11.2 tells DeepSpeed that every backward "
+            "pass ends a step: use --ds.zero_stage 3"
+        )
     if args.stare.entropy == "sampled" and args.train.async_enable:
         warnings.append(
             "--stare.entropy sampled with --train.async_enable is an off-policy estimate, since the log-probs come "

@@ -20,8 +20,6 @@ from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, 
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.cli import stare_config
 
-logger = ppo_actor.logger
-
 
 class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured and, under `--policy_loss stare`, the
@@ -105,7 +103,8 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             return figures
 
         controller = self.loss.controller
-        controller.update(batch_entropy)
+        if not controller.update(batch_entropy):
+            self.strategy.print(f"The batch entropy is {batch_entropy}: gate, W and M stay as they are")
         figures |= {
             "stare/target_entropy": self.stare.target_entropy,
             "stare/gate_on": float(controller.gate_on),

@@ -47,6 +47,7 @@ class StareConfig:
     selection: str = option(
         "auto", "how thresholds are found: gathering (kthvalue), counting (radix), or by batch size (auto)", SELECTIONS
     )
+    record_tokens: int = option(0, "responses of each rollout that are written down token by token; 0 for none")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -65,6 +66,8 @@ class StareConfig:
         self._require("alpha", self.alpha >= 0, "is below 0", "give a step such as 0.01")
         self._require("k_p", self.k_p >= 0, "is below 0", "give a gain such as 2")
         self._require("k_i", self.k_i >= 0, "is below 0", "give a gain such as 0.1")
+        self._require("record_tokens", isinstance(self.record_tokens, int), "is not an integer", "give one, such as 4")
+        self._require("record_tokens", self.record_tokens >= 0, "is below 0", "give 0 for none, or a number such as 4")
         if self.schedule == "adaptive":
             at_least_w = f"give at least reweight_w = {self.reweight_w}"
             at_most_m = f"give a value above 0 and at most reweight_m = {self.reweight_m}"

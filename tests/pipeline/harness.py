@@ -10,6 +10,8 @@ The process that makes one is a Ray driver; Ray must have been started with `sta
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +27,7 @@ from openrlhf_stare.actor_group import worker
 
 worker.install()
 
+from openrlhf.models import PolicyLoss  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ray.launcher import RayActorGroup  # noqa: E402
 
@@ -54,8 +57,48 @@ class ReadableActor(StarePolicyActor):
                 gathered[name] = parameter.detach().clone()
         return gathered
 
-    def entropy_so_far(self) -> tuple[float, float]:
-        return self.meter._sum, self.meter._tokens
+    def master_weights(self) -> dict[str, torch.Tensor]:
+        """The float32 weights that the optimizer keeps, whole on every rank."""
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        return {name: safe_get_full_fp32_param(p).clone() for name, p in self.actor.model.module.named_parameters()}
+
+    def restore(self) -> None:
+        """Back to the last `save_checkpoint`, with the shuffling that this process began with."""
+        self.strategy.load_ckpt(self.actor.model, os.path.join(self.strategy.args.ckpt.path, "_actor"))
+        torch.manual_seed(self.strategy.seed)
+
+    def fit_with(self, loss: str) -> tuple[dict, dict[tuple, list]]:
+        """`fit` with the loss "stare" or with "openrlhf", which is OpenRLHF's own, made with the same options.
+
+        The second value is what the loss trained on: for each response of this rank, given by its tokens, the weights
+        of its action tokens, once an epoch. They are read where OpenRLHF's loss takes the weighted advantages.
+        """
+        trainer, seen = self.trainer, {}
+        training_step, loss_forward = trainer.training_step, PolicyLoss.forward
+        experience = None
+
+        def step(taken, *args):
+            nonlocal experience
+            experience = taken
+            return training_step(taken, *args)
+
+        def forward(self, log_probs, old_log_probs, weighted, action_mask, **named):
+            rows = zip(experience.sequences, experience.attention_mask.bool(), strict=True)
+            for row, (sequence, attended) in enumerate(rows):
+                mask = action_mask[row].bool()
+                weights = weighted[row][mask] / experience.advantages[row][mask]
+                seen.setdefault(tuple(sequence[attended].tolist()), []).append(weights.tolist())
+            return loss_forward(self, log_probs, old_log_probs, weighted, action_mask, **named)
+
+        options = inspect.signature(PolicyLoss).parameters
+        own = PolicyLoss(**{name: getattr(self.loss, name) for name in options})
+        with (
+            patch.object(trainer, "actor_loss_fn", {"stare": self.loss, "openrlhf": own}[loss]),
+            patch.object(trainer, "training_step", step),
+            patch.object(PolicyLoss, "forward", forward),
+        ):
+            return self.fit(), seen
 
     def generator_state(self) -> torch.Tensor:
         return torch.random.get_rng_state()
@@ -91,23 +134,39 @@ def parse(flags: list[str]) -> SimpleNamespace:
     raise AssertionError("OpenRLHF's command ended before it made its strategy")
 
 
-def start_ray(gpus: int) -> None:
+def start_ray(gpus: int, **options) -> None:
     runtime_env = train_ray.job_wide({})
     runtime_env["env_vars"]["PYTHONPATH"] = str(Path(__file__).parent)  # for the workers to unpickle ReadableActor
-    ray.init(address="local", num_cpus=gpus + 1, num_gpus=gpus, include_dashboard=False, runtime_env=runtime_env)
+    ray.init(
+        address="local", num_cpus=gpus + 1, num_gpus=gpus, include_dashboard=False, runtime_env=runtime_env, **options
+    )
 
 
 class ActorGroup:
     """`ranks` policy actors of one data-parallel group on the model folder `model`."""
 
-    def __init__(self, model: str, ranks: int = 2, flags: list[str] = (), max_steps: int = 100) -> None:
+    def __init__(
+        self,
+        model: str,
+        ranks: int = 2,
+        flags: list[str] | None = (),
+        max_steps: int = 100,
+        actor: type[ReadableActor] = ReadableActor,
+    ) -> None:
+        """With `flags` None the processes start without a policy, until `start`."""
+        self.model, self.ranks, self.max_steps = str(model), ranks, max_steps
+        self.group = RayActorGroup(1, ranks, ray.remote(num_gpus=1)(actor))
+        if flags is not None:
+            self.start(flags)
+
+    def start(self, flags: list[str]) -> None:
+        """Load the model and set up DeepSpeed, as at the start of a job. What was trained before is gone."""
         from openrlhf.utils import get_strategy
 
-        ranks_flags = ["--actor.num_gpus_per_node", str(ranks), "--actor.model_name_or_path", str(model)]
+        ranks_flags = ["--actor.num_gpus_per_node", str(self.ranks), "--actor.model_name_or_path", self.model]
         self.args = parse([*FLAGS, *ranks_flags, *flags])
-        self.group = RayActorGroup(1, ranks, ray.remote(num_gpus=1)(ReadableActor))
         strategy = get_strategy(self.args)
-        ray.get(self.group.async_init_model_from_pretrained(strategy, str(model), max_steps, None))
+        ray.get(self.group.async_init_model_from_pretrained(strategy, self.model, self.max_steps, None))
 
     def __enter__(self) -> ActorGroup:
         return self

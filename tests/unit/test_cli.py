@@ -105,7 +105,7 @@ def test_every_option_has_a_type_that_a_flag_can_convert_to():
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
 def test_every_option_arrives_as_typed(field):
-    given = (field.metadata["choices"] or ("0.25",))[-1]
+    given = (field.metadata["choices"] or ("3" if isinstance(field.default, int) else "0.25",))[-1]
     args = parse(f"--stare.{field.name}", given)
     assert vars(args.stare) == {**DEFAULTS, field.name: type(field.default)(given)}
 
@@ -176,6 +176,7 @@ def test_every_abbreviation_that_openrlhf_understands_means_the_same():
         ("--stare.target_entropy", "0", "give", ""),
         ("--stare.target_entropy", "-0.3", "give", ""),
         ("--stare.alpha", "-0.01", "give", ""),
+        ("--stare.record_tokens", "-1", "give", ""),
         ("--stare.w_max", "1.2", "1.3", "--stare.schedule adaptive --stare.reweight_w 1.3"),
         ("--stare.m_min", "0.8", "0.7", "--stare.schedule adaptive --stare.reweight_m 0.7"),
         ("--policy_loss", "grpo", "stare, openrlhf", ""),
@@ -225,6 +226,7 @@ def test_what_is_just_inside_is_accepted_without_a_warning(words):
     [
         ("--stare.top_p_ratio abc", ["--stare.top_p_ratio", "'abc'"]),
         ("--stare.reweight_w 1,1", ["--stare.reweight_w", "'1,1'"]),
+        ("--stare.record_tokens 2.5", ["--stare.record_tokens", "'2.5'"]),
         ("--stare.alpha", ["--stare.alpha", "expected one argument"]),
         ("--stare.gamma 1", ["--stare.gamma"]),
         ("--advantage_estimator grpo", ["--advantage_estimator", "grpo", "group_norm"]),
@@ -250,6 +252,7 @@ def test_a_flag_that_cannot_be_read_ends_with_status_2_and_one_line(words, named
     [
         ("--actor.policy_loss_type gspo", "--actor.policy_loss_type gspo"),
         ("--stare.scope micro_batch", "--stare.scope micro_batch"),
+        ("--train.dynamic_batch_enable --ds.zero_stage 2", "--ds.zero_stage 2 trains on the last micro-batch"),
         ("--stare.entropy sampled --train.async_enable", "--stare.entropy sampled"),
         ("--stare.entropy sampled --train.async_enable --policy_loss openrlhf", "--stare.entropy sampled"),
     ],

@@ -13,11 +13,11 @@ def test_the_defaults_are_the_papers_for_7b():
     assert (config.variant, config.schedule, config.scope, config.entropy) == ("O1", "fixed", "rollout", "exact")
     assert (config.top_p_ratio, config.reweight_w, config.reweight_m, config.target_entropy) == (0.1, 1.1, 0.9, 0.3)
     assert (config.alpha, config.w_max, config.m_min) == (0.01, 1.5, 0.5)
-    assert (config.k_p, config.k_i, config.selection) == (2.0, 0.1, "auto")
+    assert (config.k_p, config.k_i, config.selection, config.record_tokens) == (2.0, 0.1, "auto", 0)
 
 
 def test_the_newest_options_come_last():
-    assert [field.name for field in dataclasses.fields(StareConfig)][-3:] == ["k_p", "k_i", "selection"]
+    assert [field.name for field in dataclasses.fields(StareConfig)][-3:] == ["k_i", "selection", "record_tokens"]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,9 @@ def test_the_newest_options_come_last():
         ({"k_p": math.nan}, "k_p"),
         ({"k_i": -0.1}, "k_i"),
         ({"k_i": math.inf}, "k_i"),
+        ({"record_tokens": -1}, "record_tokens"),
+        ({"record_tokens": 2.5}, "record_tokens"),
+        ({"record_tokens": True}, "record_tokens"),
         ({"schedule": "adaptive", "w_max": 1.05}, "w_max"),
         ({"schedule": "adaptive", "m_min": 0.95}, "m_min"),
         ({"schedule": "adaptive", "m_min": 0}, "m_min"),

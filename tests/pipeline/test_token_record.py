@@ -1,0 +1,61 @@
+"""The token record inside OpenRLHF's real actor group, before and after a resume."""
+
+import json
+
+import pytest
+import ray
+import torch
+from harness import ActorGroup, fixed_experiences, start_ray, tokens
+
+from openrlhf_stare import StareConfig, token_weights
+
+RANKS, RESPONSES = 2, 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_of_two_ranks():
+    start_ray(gpus=RANKS)
+    yield
+    ray.shutdown()
+
+
+def test_rank_0_writes_what_the_loss_trains_on_and_a_resume_counts_on(addends, tmp_path):
+    flags = f"""--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2 --stare.variant C2
+        --stare.target_entropy 9 --stare.record_tokens {RESPONSES} --logger.tensorboard_dir {tmp_path}/tensorboard
+        --logger.wandb.run_name first --ckpt.path {tmp_path}/checkpoints""".split()
+    experiences = fixed_experiences()
+    for index, experience in enumerate(experiences):
+        experience.info["reward"] = torch.tensor([float(index)])
+    with ActorGroup(addends / "model", ranks=RANKS, flags=flags) as group:
+        group.forward(experiences)
+        group.fit(experiences)
+        group.forward(fixed_experiences(seed=1))
+        group.fit(fixed_experiences(seed=1))
+        record = tmp_path / "tensorboard/first/tokens.jsonl"
+        lines = [json.loads(line) for line in record.read_text().splitlines()]
+        assert [line["step"] for line in lines] == [1] * RESPONSES + [2] * RESPONSES
+        taus = group.run("thresholds")[0]
+
+        group.run("save_checkpoint", "global_step2", {"global_step": 2})
+        group.start([*flags, "--ckpt.load_enable", "--logger.wandb.run_name", "second"])
+        group.forward(experiences)
+        group.fit(experiences)
+        resumed = (tmp_path / "tensorboard/second/tokens.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in resumed] == [3] * RESPONSES
+
+    assert [path.name for path in (tmp_path / "tensorboard/first").iterdir()] == ["tokens.jsonl"], "rank 0 alone"
+    assert taus == (pytest.approx(lines[-1]["tau_positive"]), pytest.approx(lines[-1]["tau_negative"]))
+
+    # The weights of all tokens of both ranks; the record has those of some responses of rank 0.
+    config = StareConfig(variant="C2", target_entropy=9)
+    log_probs, advantages = tokens(experiences)
+    weights = token_weights(log_probs, advantages, torch.ones_like(log_probs), config=config)
+    weights = weights.split([int(experience.action_mask.sum()) for experience in experiences])
+    chosen = [int(line["reward"]) for line in lines[:RESPONSES]]
+    assert len(set(chosen)) == RESPONSES and max(chosen) < len(experiences) // RANKS
+    for line, index in zip(lines, chosen, strict=False):
+        mask = experiences[index].action_mask.bool()
+        assert torch.equal(torch.tensor(line["omega"]), weights[index])
+        assert torch.equal(torch.tensor(line["surprisal"]), -experiences[index].action_log_probs[mask])
+        assert torch.equal(torch.tensor(line["advantage"]), experiences[index].advantages[mask])
+        assert len(line["tokens"]) == len(line["omega"]) and line["prompt"]

@@ -1,0 +1,238 @@
+"""The token record: what a line says, and that neither its size nor a full disk is a danger to the run."""
+
+import json
+import logging
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from openrlhf_stare import StareConfig, StareController, surprisal_thresholds, token_weights
+from openrlhf_stare.actor_group import token_record
+from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, steps_before, token_texts
+
+PROMPT = 3  # tokens
+
+
+class Characters:
+    """A tokenizer of one letter a token, `a` being token 0; like SentencePiece's it drops a text's first space."""
+
+    def decode(self, ids, **options):
+        assert options["skip_special_tokens"] is False
+        return "".join(" " if token == 26 else chr(ord("a") + token) for token in ids).removeprefix(" ")
+
+
+class Bytes:
+    def decode(self, ids, **options):
+        return bytes(ids).decode(errors="replace")
+
+
+def response(log_probs, advantages, mask=None, reward=1.0, ids=None):
+    """A response as the replay buffer holds it, after a prompt of PROMPT tokens."""
+    prompt = torch.zeros(PROMPT - 1)
+    mask = torch.ones(len(log_probs)) if mask is None else torch.tensor(mask)
+    ids = list(range(len(log_probs))) if ids is None else ids
+    return SimpleNamespace(
+        sequences=torch.tensor([23, 24, 25, *ids]),
+        action_log_probs=torch.cat([prompt, torch.tensor(log_probs)]),
+        advantages=torch.cat([prompt, torch.tensor(advantages)]),
+        action_mask=torch.cat([prompt, mask]).long(),
+        info={"reward": torch.tensor(reward)},
+    )
+
+
+def rollout(responses: int = 6, length: int = 5, seed: int = 0) -> list:
+    generator = torch.Generator().manual_seed(seed)
+    log_probs = -3 * torch.rand(responses, length, generator=generator)
+    advantages = torch.randn(responses, 1, generator=generator).expand(-1, length)
+    return [
+        response(log_probs[i].tolist(), advantages[i].tolist(), reward=float(i), ids=[i] * length)
+        for i in range(responses)
+    ]
+
+
+def controller(**options) -> StareController:
+    made = StareController(StareConfig(target_entropy=0.3, **options))
+    made.update(0.1)
+    assert made.gate_on
+    return made
+
+
+def lines(folder: Path, name: str = "tokens.jsonl") -> list[dict]:
+    def no_such_number(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    return [json.loads(line, parse_constant=no_such_number) for line in (folder / name).read_text().splitlines()]
+
+
+def test_a_line_has_the_text_and_a_number_per_token(tmp_path):
+    item = response([-0.5, -1.0, 0.0], [2.0, -1.0, 0.0], reward=0.25)
+    TokenRecord(tmp_path, 1, Characters()).write([item])
+    (line,) = lines(tmp_path)
+    assert line.pop("time") > 1e9
+    assert line == {
+        "step": 1,
+        "prompt": "xyz",
+        "tokens": ["a", "b", "c"],
+        "surprisal": [0.5, 1.0, 0.0],
+        "advantage": [2.0, -1.0, 0.0],
+        "omega": [1.0, 1.0, 1.0],
+        "reward": 0.25,
+        "tau_positive": None,
+        "tau_negative": None,
+    }
+
+
+@pytest.mark.parametrize("variant", ["O1", "C2"])
+def test_the_weights_are_those_of_training_and_follow_from_the_line(tmp_path, variant):
+    items = rollout()
+    log_probs = torch.cat([item.action_log_probs[PROMPT - 1 :] for item in items])
+    advantages = torch.cat([item.advantages[PROMPT - 1 :] for item in items])
+    control = controller(variant=variant, top_p_ratio=0.2)
+    taus = surprisal_thresholds(-log_probs, advantages, top_p_ratio=0.2)
+    TokenRecord(tmp_path, len(items), Characters()).write(items, control, taus)
+    written = lines(tmp_path)
+
+    expected = token_weights(log_probs, advantages, torch.ones_like(log_probs), config=control.config)
+    recorded = torch.tensor([weight for line in written for weight in line["omega"]])
+    assert torch.equal(recorded, expected) and len(expected.unique()) == {"O1": 2, "C2": 3}[variant]
+    # Written with all its digits, a surprisal compares with a threshold as the tensors do.
+    for line in written:
+        for s, a, weight in zip(line["surprisal"], line["advantage"], line["omega"], strict=True):
+            assert (weight > 1) == (a > 0 and s >= line["tau_positive"])
+            assert (weight < 1) == (variant == "C2" and a < 0 and s >= line["tau_negative"])
+
+
+def test_with_the_gate_off_every_weight_is_1(tmp_path):
+    control = controller()
+    control.update(9.0)
+    TokenRecord(tmp_path, 1, Characters()).write(rollout(), control, (torch.tensor(0.1), torch.tensor(0.1)))
+    (line,) = lines(tmp_path)
+    assert set(line["omega"]) == {1.0} and line["tau_positive"] == pytest.approx(0.1)
+
+
+def test_under_micro_batch_the_weights_are_not_known(tmp_path):
+    TokenRecord(tmp_path, 1, Characters()).write(rollout(), controller(scope="micro_batch"), None)
+    (line,) = lines(tmp_path)
+    assert line["omega"] == [None] * 5 and line["tau_positive"] is line["tau_negative"] is None
+    assert None not in line["surprisal"]
+
+
+def test_a_tools_output_has_text_and_no_numbers(tmp_path):
+    item = response([-1.0, -2.0, -3.0, -4.0], [1.0] * 4, mask=[1, 0, 0, 1])
+    TokenRecord(tmp_path, 1, Characters()).write([item])
+    (line,) = lines(tmp_path)
+    assert line["tokens"] == ["a", "b", "c", "d"]
+    assert line["surprisal"] == [1.0, None, None, 4.0]
+    assert line["advantage"] == line["omega"] == [1.0, None, None, 1.0]
+
+
+def test_what_is_not_finite_is_null(tmp_path):
+    item = response([-1.0, -math.inf], [math.nan, 1.0], reward=math.nan)
+    TokenRecord(tmp_path, 1, Characters()).write([item], controller(), (torch.tensor(math.inf), torch.tensor(0.5)))
+    (line,) = lines(tmp_path)
+    assert line["surprisal"] == [1.0, None] and line["advantage"] == [None, 1.0] and line["reward"] is None
+    assert line["omega"] == [1.0, 1.0] and line["tau_positive"] is None
+
+
+def test_the_responses_are_spread_over_the_buffer_and_those_left_out_are_not_recorded(tmp_path):
+    items = rollout(9)
+    items[0].action_mask.zero_()
+    record = TokenRecord(tmp_path, 4, Characters())
+    record.write(items)
+    assert [line["reward"] for line in lines(tmp_path)] == [1, 3, 5, 7]
+    record.write(items[:2])  # fewer than asked for
+    record.write(items[:1])  # none
+    record.write([])
+    assert [line["step"] for line in lines(tmp_path)] == [1, 1, 1, 1, 2]
+
+
+def test_steps_go_on_from_those_before(tmp_path):
+    record = TokenRecord(tmp_path, 1, Characters(), steps_before=20)
+    record.write(rollout())
+    record.write(rollout())
+    assert [line["step"] for line in lines(tmp_path)] == [21, 22]
+
+
+@pytest.mark.parametrize(
+    "freezing_steps, states, before",
+    [(-1, {}, 0), (-1, {"global_step": 7}, 7), (2, {}, 3), (2, {"global_step": 7}, 7), (2, {"global_step": 1}, 3)],
+)
+def test_the_steps_before_are_the_checkpoints_and_those_of_the_critic_alone(freezing_steps, states, before):
+    # With 2, OpenRLHF's trainer lets the actor rest at its steps 0, 1 and 2, which TensorBoard has as 1, 2 and 3.
+    assert steps_before(SimpleNamespace(critic=SimpleNamespace(freezing_steps=freezing_steps)), states) == before
+
+
+def test_the_folder_is_beside_the_tensorboard_logs_or_that_of_the_checkpoints():
+    args = SimpleNamespace(
+        logger=SimpleNamespace(tensorboard_dir="logs", wandb=SimpleNamespace(run_name="run")),
+        ckpt=SimpleNamespace(path="checkpoints"),
+    )
+    assert record_folder(args) == Path("logs/run")
+    args.logger.tensorboard_dir = None
+    assert record_folder(args) == Path("checkpoints")
+
+
+def test_the_size_is_bounded_and_the_newest_parts_are_kept(tmp_path):
+    record = TokenRecord(tmp_path, 2, Characters(), part_bytes=1000, parts=3)
+    for _ in range(50):
+        record.write(rollout())
+    parts = ["tokens.2.jsonl", "tokens.1.jsonl", "tokens.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(parts)
+    assert all(0 < (tmp_path / part).stat().st_size <= 1000 for part in parts)
+    steps = [line["step"] for part in parts for line in lines(tmp_path, part)]
+    assert steps[-1] == 50 and steps == sorted(steps) and len(steps) > 4
+    assert set(steps) == set(range(steps[0], 51)), "nothing is missing in between"
+
+
+def test_a_resumed_run_appends(tmp_path):
+    TokenRecord(tmp_path, 1, Characters()).write(rollout())
+    TokenRecord(tmp_path, 1, Characters(), steps_before=1).write(rollout())
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2]
+
+
+def test_a_full_disk_costs_the_record_with_one_warning(tmp_path, caplog, monkeypatch):
+    def full(path, mode):
+        raise OSError(28, "No space left on device")
+
+    record = TokenRecord(tmp_path, 2, Characters())
+    monkeypatch.setattr(token_record, "open", full, raising=False)
+    with caplog.at_level(logging.WARNING):
+        record.write(rollout())
+        record.write(rollout())
+    (warning,) = caplog.messages
+    assert "step 1" in warning and "training goes on" in warning and "No space left" in warning
+    monkeypatch.undo()
+    record.write(rollout())  # there is room again
+    assert [line["step"] for line in lines(tmp_path)] == [3, 3]
+
+
+def test_a_folder_that_cannot_be_made_costs_the_record_only(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    TokenRecord(tmp_path / "file" / "run", 1, Characters()).write(rollout())
+    assert "training goes on" in caplog.text
+
+
+# The text of a token
+
+
+@pytest.mark.parametrize("text", ["plain", "é", "a日本b", "🙂🙂", "\r\n\t<eos>"])
+def test_the_tokens_join_to_the_text(text):
+    texts = token_texts(list(text.encode()), Bytes())
+    assert "".join(texts) == text
+    assert len(texts) == len(text.encode())
+
+
+def test_parts_of_a_character_wait_for_its_last_byte():
+    assert token_texts(list("a日b".encode()), Bytes()) == ["a", "", "", "日", "b"]
+
+
+def test_bytes_that_make_no_character_do_not_wait_for_ever():
+    texts = token_texts([255] * 40 + list(b"ok"), Bytes())
+    assert texts[-1] == "k" and "".join(texts).endswith("ok") and "�" in texts[3]
+
+
+def test_a_space_that_the_tokenizer_drops_at_a_texts_start_is_kept_inside():
+    assert token_texts([0, 26, 1], Characters()) == ["a", " ", "b"]
