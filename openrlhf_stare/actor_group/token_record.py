@@ -3,7 +3,7 @@
 Rank 0 writes responses of its own buffer, so nothing is communicated. A line has:
 
     step                              the step under which TensorBoard has the rollout; a resumed run counts on
-    time                              when it was written, seconds since 1970
+    time                              when the rollout was recorded, seconds since 1970; tells a repeated step apart
     prompt                            text
     tokens                            the response, one string per token; joined they are its text
     surprisal, advantage, omega       one number per token, surprisal in nats
@@ -93,9 +93,11 @@ class TokenRecord:
         count = min(self.responses, len(trained_on))
         # Spread over the buffer, where the responses to one prompt are neighbours.
         chosen = [trained_on[i * len(trained_on) // count] for i in range(count)]
+        rollout = {"step": self.step, "time": round(time.time(), 3)}
         try:
             for item in chosen:
-                self._append(json.dumps(self._line(item, controller, thresholds), allow_nan=False).encode() + b"\n")
+                line = rollout | self._line(item, controller, thresholds)
+                self._append(json.dumps(line, allow_nan=False).encode() + b"\n")
         except OSError as error:
             if not self._warned:
                 logger.warning(f"The token record of step {self.step} is not whole, and training goes on: {error}")
@@ -109,8 +111,6 @@ class TokenRecord:
         weights = _weights(log_probs, advantages, mask, controller, thresholds)
         taus = (None, None) if thresholds is None else tuple(_number(float(tau)) for tau in thresholds)
         return {
-            "step": self.step,
-            "time": round(time.time(), 3),
             "prompt": self.tokenizer.decode(item.sequences[: first + 1].tolist(), skip_special_tokens=False),
             "tokens": token_texts(item.sequences[first + 1 :].tolist(), self.tokenizer),
             "surprisal": _numbers(surprisal(log_probs), mask),

@@ -147,6 +147,7 @@ def test_the_responses_are_spread_over_the_buffer_and_those_left_out_are_not_rec
     record.write(items[:1])  # none
     record.write([])
     assert [line["step"] for line in lines(tmp_path)] == [1, 1, 1, 1, 2]
+    assert len({line["time"] for line in lines(tmp_path)[:4]}) == 1, "a rollout has one time"
 
 
 def test_steps_go_on_from_those_before(tmp_path):

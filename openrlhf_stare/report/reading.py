@@ -1,0 +1,201 @@
+"""Reads a run's folder: its TensorBoard logs and its token record.
+
+Each start of a job opens a new log, and a resume goes back to the last checkpoint. So of the values logged for one
+step the latest counts, and likewise of the recorded responses.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
+
+from openrlhf_stare.report import ReportError
+
+LOGS, RECORDS = "events.out.tfevents.*", "tokens*.jsonl"
+PREFIX = "train/"  # OpenRLHF's, before every tag of training
+
+
+@dataclass(frozen=True)
+class Series:
+    """One figure over a run: `values[i]` is of step `steps[i]`, in the order of the steps."""
+
+    steps: np.ndarray  # (S,) int
+    values: np.ndarray  # (S,) float, not all need be finite
+
+
+@dataclass(frozen=True)
+class Response:
+    """A recorded response; the lists have one number per token, None where there is none."""
+
+    step: int
+    prompt: str
+    tokens: list[str]
+    surprisal: list[float | None]  # nats
+    advantage: list[float | None]
+    omega: list[float | None]
+    reward: float | None
+    tau_positive: float | None
+    tau_negative: float | None
+
+    def critical(self, place: int) -> str:
+        """The entropy-critical set that a token is in: "+", "-" or "". With the gate off too."""
+        s, advantage, omega = self.surprisal[place], self.advantage[place], self.omega[place]
+        if s is None or advantage is None or advantage == 0:
+            return ""
+        tau = self.tau_positive if advantage > 0 else self.tau_negative
+        reweighted = omega is not None and omega != 1
+        # A token of probability 1 is in no set, unless P is 1; then it is in one if it was reweighted.
+        selected = tau is not None and s >= tau and s > 0
+        return ("+" if advantage > 0 else "-") if reweighted or selected else ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run. `scalars`: TensorBoard tag, less its `train/`, -> its series."""
+
+    name: str
+    scalars: dict[str, Series]
+    responses: dict[int, list[Response]]  # by step
+    logs: list[tuple[int, int]]  # first and last step of each log, in the order of time
+    notes: list[str] = field(default_factory=list)  # what could not be read, a sentence each
+
+    def finite(self, *tags: str) -> Series | None:
+        """The finite values of the first of the tags that was logged; None if there are none."""
+        for tag in tags:
+            if tag in self.scalars:
+                series = self.scalars[tag]
+                kept = np.isfinite(series.values)
+                return Series(series.steps[kept], series.values[kept]) if kept.any() else None
+        return None
+
+    def gate_spans(self) -> list[tuple[float, float]]:
+        """The spans of steps with an open gate, from half a step before the first to half a step after the last."""
+        gate = self.finite("stare/gate_on")
+        if gate is None:
+            return []
+        spans = []
+        for is_on, places in groupby(range(len(gate.steps)), key=lambda place: gate.values[place] > 0.5):
+            places = list(places)
+            if is_on:
+                spans.append((float(gate.steps[places[0]]) - 0.5, float(gate.steps[places[-1]]) + 0.5))
+        return spans
+
+
+def read_runs(folders: list[Path]) -> list[Run]:
+    """The runs in these folders, each under a name of its own.
+
+    Raises:
+        ReportError: a folder is not there or holds neither a log nor a record.
+    """
+    folders = list(dict.fromkeys(folder.resolve() for folder in folders))
+    return [read_run(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """The run in `folder`: everything below it belongs to it.
+
+    Raises:
+        ReportError: it is not there or holds neither a log nor a record.
+    """
+    if not folder.is_dir():
+        raise ReportError(f"{folder} is not a folder: give the folder of a run")
+    notes: list[str] = []
+    scalars, logs = _read_logs(sorted(folder.rglob(LOGS)), notes)
+    responses = _read_records(sorted(folder.rglob(RECORDS)), notes)
+    if not scalars and not responses:
+        why = f" ({notes[0]})" if notes else ""
+        raise ReportError(
+            f"{folder} holds no TensorBoard logs of training and no token record{why}: give the folder of a run "
+            "that was started with --logger.tensorboard_dir"
+        )
+    return Run(name, scalars, responses, logs, notes)
+
+
+def _read_logs(files: list[Path], notes: list[str]) -> tuple[dict[str, Series], list[tuple[int, int]]]:
+    latest: dict[str, dict[int, tuple[float, float]]] = {}  # tag -> step -> when it was logged, and the value
+    logs = []
+    for file in files:
+        accumulator = EventAccumulator(str(file), size_guidance={SCALARS: 0}, purge_orphaned_data=False)
+        try:
+            accumulator.Reload()
+        except Exception as error:  # TensorBoard has no class of its own for a file that is no log
+            notes.append(f"{file.name} could not be read: {type(error).__name__}")
+            continue
+        steps, start = set(), math.inf
+        for tag in accumulator.Tags()[SCALARS]:
+            if not tag.startswith(PREFIX):
+                continue
+            values = latest.setdefault(tag.removeprefix(PREFIX), {})
+            for event in accumulator.Scalars(tag):
+                steps.add(event.step)
+                start = min(start, event.wall_time)
+                if event.step not in values or event.wall_time >= values[event.step][0]:
+                    values[event.step] = (event.wall_time, event.value)
+        if steps:
+            logs.append((start, min(steps), max(steps)))
+    scalars = {}
+    for tag, values in latest.items():
+        steps = sorted(values)
+        scalars[tag] = Series(np.array(steps), np.array([values[step][1] for step in steps], dtype=float))
+    return scalars, [(first, last) for _, first, last in sorted(logs)]
+
+
+def _read_records(files: list[Path], notes: list[str]) -> dict[int, list[Response]]:
+    written = []  # time, response
+    for file in files:
+        unreadable = 0
+        with open(file, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                try:
+                    written.append(_response(json.loads(line)))
+                except (ValueError, TypeError, KeyError):  # cut short by a full disk or the end of its job
+                    unreadable += 1
+        if unreadable:
+            notes.append(f"{unreadable} of the lines of {file.name} could not be read")
+    responses: dict[int, list[Response]] = {}
+    written.sort(key=lambda entry: entry[0])
+    # The lines of a rollout have one time; where a step comes again, a resumed run has repeated it.
+    for (step, _), entries in groupby(written, key=lambda entry: (entry[1].step, entry[0])):
+        responses[step] = [response for _, response in entries]
+    return dict(sorted(responses.items()))
+
+
+def _response(line: dict) -> tuple[float, Response]:
+    length = len(line["tokens"])
+    numbers = {name: [_number(value) for value in line[name]] for name in ("surprisal", "advantage", "omega")}
+    if any(len(values) != length for values in numbers.values()):
+        raise ValueError("not one number per token")
+    response = Response(
+        step=int(line["step"]),
+        prompt=str(line["prompt"]),
+        tokens=[str(token) for token in line["tokens"]],
+        reward=_number(line["reward"]),
+        tau_positive=_number(line["tau_positive"]),
+        tau_negative=_number(line["tau_negative"]),
+        **numbers,
+    )
+    return float(line["time"]), response
+
+
+def _number(value: float | None) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _names(folders: list[Path]) -> list[str]:
+    """The shortest ends of the paths that tell the runs apart."""
+    names = []
+    for folder in folders:
+        for length in range(1, len(folder.parts) + 1):
+            end = folder.parts[-length:]
+            if sum(other.parts[-length:] == end for other in folders) == 1:
+                break
+        names.append("".join(letter if letter.isprintable() else "?" for letter in "/".join(end)))
+    return names

@@ -1,0 +1,468 @@
+"""The report of runs whose logs are made here: what is read and reckoned, and what page and picture show."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch.utils.tensorboard import SummaryWriter
+
+from openrlhf_stare.report import figures, page
+from openrlhf_stare.report.__main__ import main
+from openrlhf_stare.report.reading import read_run, read_runs
+
+STEPS = range(1, 101)
+HOSTILE = "</script><img src=x onerror=\"console.error('pwned')\">&amp;\n"
+DAY = 1.7e9  # seconds since 1970
+
+
+def log(folder: Path, values: dict[str, dict[int, float]], start: float = DAY, prefix: str = "train/") -> None:
+    """TensorBoard logs as OpenRLHF writes them: tag -> step -> value, a second a step."""
+    with SummaryWriter(str(folder)) as writer:
+        for tag, series in values.items():
+            for step, value in series.items():
+                writer.add_scalar(prefix + tag, value, step, walltime=start + step)
+
+
+def record(folder: Path, steps, start: float = DAY, name: str = "tokens.jsonl", **changes) -> None:
+    """Three tokens a step: one of L+, one of L- and one of neither."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / name, "a") as file:
+        for step in steps:
+            line = {
+                "step": step,
+                "time": start + step,
+                "prompt": f"prompt {step}",
+                "tokens": ["many", " words", " here"],
+                "surprisal": [3.0, 2.0, 0.5],
+                "advantage": [1.5, -0.5, 1.5],
+                "omega": [1.1, 0.9, 1.0],
+                "reward": 0.75,
+                "tau_positive": 2.5,
+                "tau_negative": 1.0,
+            }
+            file.write(json.dumps(line | changes) + "\n")
+
+
+def stare_values(steps: range = STEPS, target: float = 0.4) -> dict[str, dict[int, float]]:
+    """Entropy that falls to the target; the gate is open from the middle on."""
+    middle = steps[len(steps) // 2]
+    return {
+        "stare/batch_entropy": {step: target * (1 + max(0, middle - step) / 20) for step in steps},
+        "stare/target_entropy": dict.fromkeys(steps, target),
+        "stare/gate_on": {step: float(step >= middle) for step in steps},
+        "stare/reweight_w": {step: 1 + 0.01 * step for step in steps},
+        "stare/reweight_m": {step: 1 - 0.002 * step for step in steps},
+        "stare/positive_reweight_ratio": {step: 0.05 * (step >= middle) for step in steps},
+        "stare/negative_reweight_ratio": {step: 0.04 * (step >= middle) for step in steps},
+        "rollout/reward_mean": {step: step / steps[-1] for step in steps},
+        "rollout/response_length_mean": dict.fromkeys(steps, 7.5),
+    }
+
+
+def grpo_values(steps: range = STEPS) -> dict[str, dict[int, float]]:
+    return {
+        "stare/batch_entropy": {step: 1 / step for step in steps},
+        "rollout/reward_mean": dict.fromkeys(steps, 0.5),
+    }
+
+
+@pytest.fixture
+def stare(tmp_path) -> Path:
+    folder = tmp_path / "stare"
+    log(folder / "tensorboard/run", stare_values())
+    record(folder / "tensorboard/run", range(1, 101))
+    return folder
+
+
+@pytest.fixture
+def grpo(tmp_path) -> Path:
+    folder = tmp_path / "grpo"
+    log(folder / "tensorboard/run", grpo_values())
+    return folder
+
+
+class Page(HTMLParser):
+    """The elements of a page, by their tags, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def ids(self) -> list[str]:
+        return [attributes["id"] for _, attributes in self.elements if "id" in attributes]
+
+    def tokens(self) -> list[dict]:
+        return [
+            attributes
+            for tag, attributes in self.elements
+            if tag == "span" and attributes.get("class", "").split()[:1] == ["t"] and "title" in attributes
+        ]
+
+
+def page_of(*folders: Path) -> Page:
+    return Page(page.html(read_runs(list(folders))))
+
+
+# Reading
+
+
+def test_tags_lose_their_prefix_and_those_of_evaluation_are_left(tmp_path):
+    log(tmp_path, {"reward": {1: 0.5, 2: 0.75}})
+    log(tmp_path, {"reward": {1: 9.0}}, prefix="eval/")
+    run = read_run(tmp_path, "run")
+    assert run.scalars.keys() == {"reward"}
+    assert run.scalars["reward"].steps.tolist() == [1, 2] and run.scalars["reward"].values.tolist() == [0.5, 0.75]
+
+
+@pytest.mark.parametrize("folders", [("a_first", "b_second"), ("b_first", "a_second"), ("one", "one")])
+def test_after_a_resume_the_later_values_of_a_step_count(tmp_path, folders):
+    first, second = (tmp_path / "tensorboard" / folder for folder in folders)
+    log(first, {"reward": dict.fromkeys(range(1, 31), 1.0)})
+    log(second, {"reward": dict.fromkeys(range(21, 51), 2.0)}, start=DAY + 1000)
+    record(first, range(1, 31), reward=1.0)
+    record(second, range(21, 51), start=DAY + 1000, reward=2.0)
+    run = read_run(tmp_path, "run")
+    assert run.scalars["reward"].steps.tolist() == list(range(1, 51))
+    assert run.scalars["reward"].values.tolist() == [1.0] * 20 + [2.0] * 30
+    assert run.logs == [(1, 30), (21, 50)]
+    assert list(run.responses) == list(range(1, 51))
+    assert [responses[0].reward for responses in run.responses.values()] == [1.0] * 20 + [2.0] * 30
+    assert {len(responses) for responses in run.responses.values()} == {1}
+    text = " ".join(Page(page.html([run])).text.split())
+    assert "run was started 2 times: steps 1 to 30, then 21 to 50." in text
+
+
+def test_the_parts_of_a_record_belong_together(tmp_path):
+    record(tmp_path, range(5, 9))
+    record(tmp_path, range(3, 5), name="tokens.1.jsonl")
+    record(tmp_path, range(1, 3), name="tokens.2.jsonl")
+    assert list(read_run(tmp_path, "run").responses) == list(range(1, 9))
+
+
+def test_a_step_that_was_repeated_at_once_has_its_later_responses(tmp_path):
+    record(tmp_path, [7, 7], reward=1.0)  # two responses of one rollout
+    record(tmp_path, [7, 7, 7], start=DAY + 1000, reward=2.0)
+    assert [response.reward for response in read_run(tmp_path, "run").responses[7]] == [2.0] * 3
+
+
+def test_lines_that_cannot_be_read_are_counted_and_the_others_kept(tmp_path):
+    record(tmp_path, [1])
+    bad = ['{"step": 2, "prompt": "cut sh', "[]", "null", '{"step": 3}', '{"tokens": ["a"], "surprisal": []}', "\x00"]
+    with open(tmp_path / "tokens.jsonl", "a") as file:
+        file.write("\n".join(bad) + "\n")
+    record(tmp_path, [4], omega=[1.0])  # not one number per token
+    record(tmp_path, [5], omega=["1.0", 1.0, 1.0])
+    record(tmp_path, [6], tau_positive=None, reward=None)
+    run = read_run(tmp_path, "run")
+    assert list(run.responses) == [1, 6]
+    assert run.notes == [f"{len(bad) + 2} of the lines of tokens.jsonl could not be read"]
+    assert run.notes[0] in Page(page.html([run])).text
+
+
+def test_a_log_that_was_cut_short_gives_what_it_has(tmp_path, stare):
+    (events,) = stare.rglob("events.out.*")
+    (tmp_path / events.name).write_bytes(events.read_bytes()[: events.stat().st_size // 2])
+    run = read_run(tmp_path / "stare", "run")
+    cut = read_run_of(tmp_path, events.name)
+    assert 0 < len(cut.scalars["stare/batch_entropy"].steps) <= len(run.scalars["stare/batch_entropy"].steps)
+
+
+def read_run_of(folder: Path, name: str):
+    alone = folder / "alone"
+    alone.mkdir()
+    (folder / name).rename(alone / name)
+    return read_run(alone, "alone")
+
+
+def test_names_tell_runs_apart(tmp_path):
+    for name in ("x/seed0", "y/seed0", "z"):
+        log(tmp_path / name, {"reward": {1: 1.0}})
+    folders = [tmp_path / "x/seed0", tmp_path / "y/seed0", tmp_path / "z", tmp_path / "y/../z"]
+    assert [run.name for run in read_runs(folders)] == ["x/seed0", "y/seed0", "z"]
+
+
+def test_a_gate_opens_and_closes(tmp_path):
+    log(tmp_path, {"stare/gate_on": {1: 0, 2: 1, 3: 1, 4: 0, 6: 1}})
+    assert read_run(tmp_path, "run").gate_spans() == [(1.5, 3.5), (5.5, 6.5)]
+
+
+# Figures
+
+
+def test_final_figures_are_over_the_second_half(stare, grpo):
+    runs = read_runs([stare, grpo])
+    ours, theirs = (page.final_figures(run, runs) for run in runs)
+    assert (ours.name, ours.steps, ours.target, ours.borrowed_target) == ("stare", 100, pytest.approx(0.4), False)
+    assert ours.entropy == pytest.approx(0.4) and ours.entropy_sd == pytest.approx(0, abs=1e-6)
+    assert ours.in_band == 1 and ours.gate == 1
+    assert ours.reward == pytest.approx(np.mean(np.arange(51, 101) / 100))
+    assert ours.length == 7.5 and ours.weight == pytest.approx(2.0)
+    # GRPO has no target; it is held against STARE's: 1/step is within a quarter of 0.4 nowhere after step 50.
+    assert theirs.borrowed_target and theirs.target == ours.target and theirs.in_band == 0
+    assert theirs.gate is theirs.weight is theirs.length is None
+    assert page.final_figures(runs[1], runs[1:]).target is None
+
+
+def test_the_band_follows_a_target_that_changed(tmp_path):
+    log(tmp_path / "a", {"stare/batch_entropy": dict.fromkeys(range(1, 9), 0.6)})
+    log(tmp_path / "b", {"stare/target_entropy": {**dict.fromkeys(range(1, 7), 0.6), 7: 0.4, 8: 0.4}})
+    (run,) = read_runs([tmp_path])
+    row = page.final_figures(run, [run])
+    assert row.target == pytest.approx(0.4) and row.in_band == 0.5
+
+
+def test_values_that_are_not_finite_are_left_out(tmp_path):
+    log(tmp_path, {"stare/batch_entropy": {1: 1.0, 2: 1.0, 3: float("nan"), 4: 0.5, 5: float("inf")}})
+    (run,) = read_runs([tmp_path])
+    assert page.final_figures(run, [run]).entropy == pytest.approx(0.75)
+    assert "nan" not in page.html([run])
+
+
+def test_moving_mean():
+    values = np.arange(10.0) ** 2
+    expected = [values[max(0, i - 2) : i + 3].mean() for i in range(10)]
+    assert figures.moving_mean(values, 5) == pytest.approx(expected)
+
+
+def test_the_critical_set_of_a_token(tmp_path):
+    record(tmp_path, [1])
+    record(tmp_path, [2], omega=[1.0, 1.0, 1.0])  # the gate off: still in L+ and in L-
+    record(tmp_path, [3], omega=[None, None, None], tau_positive=None, tau_negative=None)  # scope micro_batch
+    record(tmp_path, [4], surprisal=[None, 2.0, 0.0], tau_positive=0.0)  # probability 1 is in no set
+    sets = [
+        [response.critical(place) for place in range(3)]
+        for responses in read_run(tmp_path, "run").responses.values()
+        for response in responses
+    ]
+    assert sets == [["+", "-", ""], ["+", "-", ""], ["", "", ""], ["", "-", ""]]
+
+
+# The page
+
+
+def test_two_runs_compared(stare, grpo):
+    shown = page_of(stare, grpo)
+    ids = shown.ids()
+    for key in ("entropy", "gate", "reward"):
+        assert {f"{key}-curve-0", f"{key}-curve-1"} <= set(ids), key
+    for key in ("weights", "length", "share"):
+        assert f"{key}-curve-0" in ids and f"{key}-curve-1" not in ids, key
+    assert {"gate-target", "gate-gate-open", "quadrants-dots-L+", "quadrants-dots-L-"} <= set(ids)
+    assert "Not in it: grpo, without W and M (stare/reweight_w)." in shown.text
+    assert "held against that of the others" in shown.text
+    assert "0.400 ± 0.000" in shown.text and "100 %" in shown.text
+
+
+def test_one_run_is_not_compared(stare):
+    ids = page_of(stare).ids()
+    assert "gate-curve-0" in ids and not any(name.startswith("entropy") for name in ids)
+
+
+def test_the_text_of_a_picture_is_text(stare):
+    assert "entropy (nats)" in page_of(stare).text
+
+
+def test_what_no_run_has_is_left_out_and_said_so(tmp_path):
+    log(tmp_path, {"reward": {1: 0.5, 2: 0.75}})
+    shown = page_of(tmp_path)
+    assert "reward-curve-0" in shown.ids()
+    missing = [picture for picture in figures.PICTURES if picture.key != "reward"]
+    for picture in missing:
+        assert f"{picture.title}: no run has {picture.needs}." in shown.text
+        assert picture.key not in shown.ids()
+
+
+def test_a_record_alone_makes_a_page(tmp_path):
+    record(tmp_path, [1, 2, 3])
+    shown = page_of(tmp_path)
+    assert "quadrants-dots-L+" in shown.ids() and "prompt 3" in shown.text
+
+
+def test_nothing_is_fetched_and_no_script_runs(stare, grpo):
+    html = page.html(read_runs([stare, grpo]))
+    shown = Page(html)
+    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in shown.elements}
+    links = [value for _, attributes in shown.elements for name, value in attributes.items() if "href" in name]
+    assert all(link.startswith("#") for link in links)
+    assert not re.search(r"url\((?!#)", html) and "@import" not in html
+    (policy,) = (attributes["content"] for tag, attributes in shown.elements if "http-equiv" in attributes)
+    assert "default-src 'none'" in policy and "script" not in policy
+
+
+def test_references_inside_a_page_lead_somewhere(stare, grpo):
+    html = page.html(read_runs([stare, grpo]))
+    ids = set(Page(html).ids())
+    assert set(re.findall(r"url\(#([^)]+)\)|href=\"#([^\"]+)\"", html)), "clip paths at least"
+    for first, second in re.findall(r"url\(#([^)]+)\)|href=\"#([^\"]+)\"", html):
+        assert (first or second) in ids
+
+
+def test_a_token_shows_its_numbers_and_its_set(tmp_path):
+    record(tmp_path, [1])
+    record(tmp_path, [2], tokens=["", "two\nlines", "x"], omega=[1.0, None, 1.0], surprisal=[3.0, 2.0, None])
+    first, second, third, empty, lines, hole = page_of(tmp_path).tokens()
+    assert first == {
+        "class": "t up",
+        "style": "--s: 0.75",
+        "title": "surprisal 3.000 nats, advantage +1.50, ω 1.100, in L+",
+    }
+    assert second["class"] == "t down" and second["title"].endswith("advantage -0.50, ω 0.900, in L-")
+    assert third["class"].split() == ["t"] and "in L" not in third["title"]
+    assert empty["class"] == "t up idle"
+    assert "ω –" in lines["title"]
+    assert "surprisal –" in hole["title"]
+    text = page_of(tmp_path).text
+    assert "two↵\nlines" in text and "micro_batch" in text
+
+
+def test_a_tools_output_is_told_from_the_policys_tokens(tmp_path):
+    record(tmp_path, [1], surprisal=[3.0, None, 0.5], advantage=[1.5, None, 1.5], omega=[1.1, None, 1.0])
+    tokens = page_of(tmp_path).tokens()
+    assert [token["class"].split()[1:] for token in tokens] == [["up"], ["hole"], []]
+    assert tokens[1]["title"] == "not an action of the policy"
+
+
+def test_the_words_that_are_most_often_critical(tmp_path):
+    record(tmp_path, [1, 2])
+    record(tmp_path, [3], tokens=["rare", " words", "many"])
+    (run,) = read_runs([tmp_path])
+    responses = [response for recorded in run.responses.values() for response in recorded]
+    assert page._words(responses, "+") == [("many", 2, 3), ("rare", 1, 1)]
+    assert page._words(responses, "-") == [(" words", 3, 3)]
+
+
+def test_long_responses_are_cut_and_said_so(tmp_path):
+    length = page.TOKENS_SHOWN + 100
+    numbers = {name: [1.0] * length for name in ("surprisal", "advantage", "omega")}
+    record(tmp_path, [1], tokens=["x"] * length, prompt="p" * 5000, **numbers)
+    shown = page_of(tmp_path)
+    assert len(shown.tokens()) == page.TOKENS_SHOWN
+    assert "and 100 more tokens" in shown.text
+    assert "p" * page.PROMPT_SHOWN in shown.text and "p" * (page.PROMPT_SHOWN + 1) not in shown.text
+
+
+def test_the_steps_shown_are_spread_and_the_last_is_among_them(tmp_path):
+    record(tmp_path, range(1, 102))
+    shown = page_of(tmp_path)
+    steps = [int(step) for step in re.findall(r"Step (\d+)", shown.text)]
+    assert steps == [1, 21, 41, 61, 81, 101]
+    opened = [attributes for tag, attributes in shown.elements if tag == "details" and "open" in attributes]
+    assert len(opened) == 1
+
+
+def test_hostile_text_is_text(tmp_path):
+    folder = tmp_path / "<b>$x_{&amp;$"
+    log(folder, stare_values(range(1, 11)))
+    log(tmp_path / "_hidden", stare_values(range(1, 11)))
+    record(folder, [1], tokens=[HOSTILE, "{{ 7 * 7 }}", "'\"><svg onload=alert(1)>"], prompt=HOSTILE)
+    runs = read_runs([folder, tmp_path / "_hidden"])
+    html = page.html(runs)
+    shown = Page(html)
+    plain = Page(page.html(read_runs([tmp_path / "_hidden"])))
+    assert {tag for tag, _ in shown.elements} - {tag for tag, _ in plain.elements} <= {
+        "section",
+        "h3",
+        "div",
+        "details",
+        "summary",
+        "ul",
+        "li",
+    }
+    assert not any(name.startswith("on") for _, attributes in shown.elements for name in attributes)
+    assert shown.text.count("onerror") >= 2 and "{{ 7 * 7 }}" in shown.text and "<svg onload=alert(1)>" in shown.text
+    assert "<b>$x_{&amp;$" in shown.text
+    figures.png(runs, tmp_path / "hostile.png")
+
+
+def test_text_that_has_no_utf8_does_not_stop_the_command(tmp_path):
+    record(tmp_path, [1], tokens=["\ud800", "\x00\x1b[31m", "\u202e"])
+    main([str(tmp_path), "-o", str(tmp_path / "report.html")])
+    assert (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+# The command
+
+
+def test_seeds_share_a_colour_and_are_told_apart_by_dashes(tmp_path):
+    for name in ("pi-seed0", "pi-seed1", "grpo-seed_0", "seedling"):
+        log(tmp_path / name, {"reward": {1: 1.0}})
+    folders = [tmp_path / name for name in ("pi-seed0", "pi-seed1", "grpo-seed_0", "seedling")]
+    (a, b, c, d) = figures.styles(read_runs(folders)).values()
+    assert a[0] == b[0] and a[1] != b[1]
+    assert len({a[0], c[0], d[0]}) == 3 and a[1] == c[1] == d[1]
+
+
+def test_the_command_writes_a_page_and_a_picture(stare, grpo, tmp_path, capsys):
+    main([str(stare), str(grpo), "-o", str(tmp_path / "report.html"), "--png", str(tmp_path / "report.png")])
+    assert "Final figures" in (tmp_path / "report.html").read_text()
+    with Image.open(tmp_path / "report.png") as picture:
+        assert picture.width == 1200 and picture.height > 1500
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(2**24)}
+    for colour in figures.COLOURS[:2]:
+        assert tuple(bytes.fromhex(colour[1:])) in colours
+    assert capsys.readouterr().err == ""
+
+
+def test_many_runs_fit_a_picture(tmp_path):
+    for seed in range(12):
+        log(tmp_path / f"method-{seed}", stare_values(range(1, 6)))
+    runs = read_runs(sorted(tmp_path.iterdir()))
+    assert len(set(figures.styles(runs).values())) == 12
+    figures.png(runs, tmp_path / "report.png")
+    assert sum(name.startswith("entropy-curve-") for name in Page(page.html(runs)).ids()) == 12
+
+
+@pytest.mark.parametrize(
+    "words, part",
+    [
+        (["nowhere", "-o", "x.html"], "nowhere is not a folder"),
+        (["empty", "-o", "x.html"], "no TensorBoard logs of training and no token record"),
+        (["garbage", "-o", "x.html"], "no TensorBoard logs of training and no token record"),
+        (["stare"], "-o report.html"),
+        (["stare", "-o", "missing/x.html"], "missing/x.html"),
+        (["other", "--png", "x.png"], "nothing that a picture could show"),
+    ],
+)
+def test_bad_input_ends_with_status_2_and_one_sentence(stare, tmp_path, monkeypatch, capsys, words, part):
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("garbage").mkdir()
+    Path("garbage/events.out.tfevents.1").write_bytes(b"no log" * 50)
+    log(Path("other"), {"kl": {1: 0.0}})
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("report: ") and error.count("\n") == 1 and part in error
+
+
+def test_without_the_extra_the_sentence_says_what_to_install(stare, tmp_path, monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.startswith("openrlhf_stare.report.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("openrlhf_stare.report.figures")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit) as end:
+        main([str(stare), "-o", str(tmp_path / "x.html")])
+    assert end.value.code == 2
+    assert 'pip install "openrlhf-stare[report]"' in capsys.readouterr().err
+
+
+def test_the_module_is_a_command(stare, tmp_path):
+    command = [sys.executable, "-m", "openrlhf_stare.report", stare, "-o", tmp_path / "report.html"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "report.html").stat().st_size > 10_000
