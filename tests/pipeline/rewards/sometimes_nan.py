@@ -1,12 +1,18 @@
-"""A reward function that fails now and then, as a division by zero in it would."""
+"""A reward function that fails for one of a prompt's four responses, as a division by zero in it would."""
 
 import itertools
 
 import torch
 
-_calls = itertools.count(1)
+_calls: dict[str, itertools.count] = {}  # prompt -> its calls so far
 
 
 def reward_func(queries, prompts, labels):
-    rewards = torch.tensor([float("nan") if next(_calls) % 20 == 0 else float(len(query) % 2) for query in queries])
+    rewards = torch.tensor([_reward(query, prompt) for query, prompt in zip(queries, prompts, strict=True)])
     return {"rewards": rewards, "scores": rewards, "extra_logs": {}}
+
+
+def _reward(query: str, prompt: str) -> float:
+    if next(_calls.setdefault(prompt, itertools.count())) % 4 == 0:
+        return float("nan")
+    return float(sum(map(ord, query)) % 2)
