@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_SCRATCH_ELEMENTS = 2**20  # of one scratch tensor: 4 MiB of float32, and there are two
+# Elements of one scratch tensor: 4 MiB of float32, which stay in the cache, or a 64th of the logits where that is
+# more, so that a GPU is not kept busy with launching thousands of small kernels.
+_SCRATCH_ELEMENTS, _SCRATCH_SHARE = 2**20, 64
 
 
 def chunked_entropy(logits: Tensor, chunk_tokens: int | None = None) -> Tensor:
@@ -16,7 +18,7 @@ def chunked_entropy(logits: Tensor, chunk_tokens: int | None = None) -> Tensor:
 
     Args:
         logits: (..., V), at the temperature wanted. -inf (a masked word) has probability 0 and adds 0.
-        chunk_tokens: tokens per chunk; None for about 2**20 logits, 4 MiB of float32.
+        chunk_tokens: tokens per chunk; None for about 2**20 logits, 4 MiB of float32, or a 64th of them all.
 
     Returns:
         (...) float32 on the device of `logits`. NaN for a token with a NaN or +inf logit, or with -inf logits only.
@@ -30,7 +32,7 @@ def chunked_entropy(logits: Tensor, chunk_tokens: int | None = None) -> Tensor:
     if torch.is_grad_enabled() and logits.requires_grad:
         raise ValueError("logits require a gradient, which chunked_entropy does not carry: give logits.detach()")
     if chunk_tokens is None:
-        chunk_tokens = max(1, _SCRATCH_ELEMENTS // logits.shape[-1])
+        chunk_tokens = max(1, max(_SCRATCH_ELEMENTS, logits.numel() // _SCRATCH_SHARE) // logits.shape[-1])
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens {chunk_tokens} is below 1: give at least 1")
     with torch.no_grad():

@@ -122,6 +122,7 @@ def parse(flags: list[str]) -> SimpleNamespace:
         patch("openrlhf.utils.get_strategy", stop),
         patch.object(train_ray, "local_cluster", lambda args: {}),
         patch.object(train_ray.resources, "check", lambda args, available: None),
+        patch.object(train_ray.cli, "check", lambda args: []),  # what vLLM cannot take (LoRA) can train here
         patch("ray.init", no_ray),
         patch("ray.is_initialized", lambda: False),
         patch("ray.cluster_resources", dict),

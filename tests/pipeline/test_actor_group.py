@@ -131,6 +131,22 @@ class TestGateOn:
         assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_lora_trains_with_the_same_thresholds(addends):
+    # Without vLLM, whose weight sync refuses adapters.
+    flags = [*BATCH, *GATE_ON, "--ds.lora.rank", "4", "--ds.zero_stage", "2"]
+    with ActorGroup(addends / "model", ranks=2, flags=flags) as group:
+        experiences = fixed_experiences()
+        before = group.parameters()
+        group.forward(experiences)
+        status = group.fit(experiences)[0]
+        after = group.parameters()
+        taus = surprisal_thresholds(*surprisals(experiences), top_p_ratio=0.1)
+        assert group.run("thresholds") == [tuple(float(tau) for tau in taus)] * 2
+    assert status["stare/gate_on"] == 1 and status["stare/mean_weight"] > 1
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved and all("lora_" in name for name in moved)
+
+
 def test_micro_batch_scope_pools_the_micro_batches_of_all_ranks(addends):
     status = train(addends / "model", [*GATE_ON, "--stare.scope", "micro_batch"])["status"]
     assert status["stare/gate_on"] == 1
