@@ -24,12 +24,13 @@ LAG_SECONDS = 5
 # A driver that the death reaches ends within this time by itself, with Ray's own traceback.
 GRACE_SECONDS = 15
 
+# Ray knows our two actors by the names of OpenRLHF's classes that they extend.
 NAMES = {
-    "StarePolicyActor": "an actor rank",
+    "PolicyModelActor": "an actor rank",
     "CriticModelActor": "a rank of the critic",
     "ReferenceModelActor": "a rank of the reference model",
     "RewardModelActor": "a rank of the reward model",
-    "StareRolloutActor": "a vLLM engine",
+    "RolloutRayActor": "a vLLM engine",
     "PPOTrainer": "the trainer",
     "PPOTrainerAsync": "the trainer",
 }

@@ -47,14 +47,14 @@ def test_a_driver_that_waits_for_a_process_that_waits_for_the_dead_is_ended(tmp_
 
 
 def test_an_engine_that_cannot_start_ends_the_job_with_its_own_error(addends, tmp_path):
-    job = run_job(job_flags(addends, tmp_path), tmp_path, timeout=120, env={"VLLM_CPU_KVCACHE_SPACE": "100000"})
+    job = run_job(job_flags(addends, tmp_path), tmp_path, env={"VLLM_CPU_KVCACHE_SPACE": "100000"})
     assert job.status == 1 and not job.left_over
-    assert "a vLLM engine (StareRolloutActor, process " in last_line(job)
+    assert "a vLLM engine (RolloutRayActor, process " in last_line(job)
     assert "failed while loading: RuntimeError: vLLM did not start: ValueError: Available memory" in last_line(job)
 
 
 def test_an_actor_that_cannot_start_ends_the_job_with_its_own_error(addends, tmp_path):
-    job = run_job([*job_flags(addends, tmp_path), "--actor.lr_scheduler", "no_such"], tmp_path, timeout=120)
+    job = run_job([*job_flags(addends, tmp_path), "--actor.lr_scheduler", "no_such"], tmp_path)
     assert job.status == 1 and not job.left_over
     assert "no_such is not a valid SchedulerType" in last_line(job)
 

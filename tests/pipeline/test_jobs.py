@@ -141,8 +141,9 @@ class TestOnARunningCluster:
         job, kill = killed_job(job_flags(addends, tmp_path), tmp_path, "driver", shown="Global step 1:", env=address)
         assert kill.pid and job.status == -signal.SIGKILL and not job.left_over
         deadline = time.monotonic() + 30
-        while theirs := [c for c in marked_processes(cluster["mark"]).values() if re.match("ray::Stare|VLLM::", c)]:
-            assert time.monotonic() < deadline, theirs
+        of_the_job = re.compile("ray::(Policy|Rollout|Stare|PPO)|VLLM::")
+        while left := [c for c in marked_processes(cluster["mark"]).values() if of_the_job.match(c)]:
+            assert time.monotonic() < deadline, left
             time.sleep(1)
         assert any("raylet" in command for command in marked_processes(cluster["mark"]).values())
 
