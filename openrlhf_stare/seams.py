@@ -18,6 +18,7 @@ SEAMS = {
         "PolicyModelActor.__ray_metadata__.modified_class.append",
         "PolicyModelActor.__ray_metadata__.modified_class.fit",
         "PolicyModelActor.__ray_metadata__.modified_class.save_checkpoint",
+        "PolicyModelActor.__ray_metadata__.modified_class.get_checkpoint_states",
     ),
     "openrlhf.trainer.ray.vllm_engine": ("RolloutRayActor.__ray_metadata__.modified_class",),
     "openrlhf.models.actor": ("Actor.forward", "compute_entropy"),
@@ -28,6 +29,12 @@ SEAMS = {
     ),
     "openrlhf.trainer.ppo_utils.samples_generator": ("SamplesGenerator.generate_samples",),
     "openrlhf.utils": ("get_strategy",),
+    "openrlhf.utils.deepspeed.deepspeed": (
+        "DeepspeedStrategy.save_ckpt",
+        "DeepspeedStrategy.load_ckpt",
+        "DeepspeedStrategy._read_ckpt_metric",
+        "DeepspeedStrategy._write_ckpt_metric",
+    ),
 }
 
 
