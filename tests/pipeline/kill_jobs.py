@@ -22,6 +22,8 @@ from pathlib import Path
 
 from jobs import ROOT, Job, job_flags, marked_processes, problems, run_job
 
+from openrlhf_stare.actor_group.checkpoints import is_complete
+
 # What is killed -> how its command line starts (the driver's is known), and how the job then calls it. Ray shows our
 # actors by OpenRLHF's class while they run a method, and by ours in between.
 TARGETS = {
@@ -99,8 +101,8 @@ def resumed_job(flags: list[str], run: Path, steps: int) -> tuple[Job, int, list
         found.append(f"resumed, it left {len(job.left_over)} processes")
     if seen != list(range(start + 1, steps + 1)):
         found.append(f"resumed from step {start}, it took the steps {seen}")
-    if (latest := (run / "checkpoints/_actor/latest").read_text()) != f"global_step{steps}":
-        found.append(f"resumed, its last checkpoint is {latest}")
+    if not is_complete(run / f"checkpoints/_actor/global_step{steps}"):
+        found.append(f"resumed, it left no complete checkpoint of step {steps}")
     return job, start, found
 
 
@@ -135,13 +137,17 @@ def main() -> int:
         folder = Path(name)
         make = [sys.executable, ROOT / "launch/addends/make.py", folder, "--prompts", str(4 * options.steps)]
         subprocess.run(make, check=True)
-        whole = run_job(job_flags(folder, folder / "whole"), folder / "whole")
-        print(f"A whole job: {whole.seconds:.1f} s. Problems: {'; '.join(problems(whole, options.steps)) or 'none'}")
-        print("  n  killed         second  to end  status  resumed  problems; the last line of the killed job")
         with ThreadPoolExecutor(options.parallel) as pool:
+            # As many at a time as later, since they slow each other down.
+            runs = [folder / f"whole{i}" for i in range(options.parallel)]
+            whole = list(pool.map(lambda run: run_job(job_flags(folder, run), run), runs))
+            found = [problem for job in whole for problem in problems(job, options.steps)]
+            usual = max(job.seconds for job in whole)
+            print(f"A whole job: {usual:.1f} s. Problems: {'; '.join(found) or 'none'}")
+            print("  n  killed         second  to end  status  resumed  problems; the last line of the killed job")
             sound = []
             for line, good in pool.map(
-                lambda number: kill_and_resume(folder, number, options, whole.seconds), range(options.kills)
+                lambda number: kill_and_resume(folder, number, options, usual), range(options.kills)
             ):
                 print(line, flush=True)
                 sound.append(good)
