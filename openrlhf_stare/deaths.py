@@ -20,7 +20,7 @@ from ray._private.state import actors
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 
 POLL_SECONDS = 1
-# What Ray's table of actors may lag behind the error of a death; an engine ends 6 seconds after its core at most.
+# What Ray's table of actors may lag behind the error of a death. An engine ends up to 8 seconds after its worker.
 LAG_SECONDS = 10
 # A driver that the death reaches ends within this time by itself, with Ray's own traceback.
 GRACE_SECONDS = 15

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-# What vLLM gives its own error, where it has one, to come first.
+# A process that ended by itself had an error of its own to tell, which has this time to come first.
 GRACE_SECONDS = 5
 
 
@@ -41,7 +41,8 @@ def _end_after_a_failed_child() -> None:
     while not (failed := [process for process in below if process.exitcode]):
         time.sleep(1)
         below |= {p for p in multiprocessing.active_children() if p.name.startswith(("EngineCore", "VllmWorker"))}
-    time.sleep(GRACE_SECONDS)
     name, code = failed[0].name, failed[0].exitcode
+    if code > 0:  # not a signal
+        time.sleep(GRACE_SECONDS)
     print(f"vLLM's {name} ended with exit code {code}; what waits for it ends too", file=sys.stderr, flush=True)
     os._exit(1)
