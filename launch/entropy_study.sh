@@ -15,8 +15,8 @@ arm_flags() {
     case $1 in
         grpo) job+=(--policy_loss openrlhf) ;;
         fixed) job+=(--stare.schedule fixed --stare.reweight_w 1.1) ;; # the paper's values
-        adaptive) job+=(--stare.schedule adaptive --stare.alpha 0.5 --stare.w_max 30) ;;
-        pi) job+=(--stare.schedule pi --stare.k_p 2 --stare.k_i 0.1 --stare.w_max 30) ;;
+        adaptive) job+=("${adaptive[@]}") ;;
+        pi) job+=("${pi[@]}") ;;
         *) say "$1 is not one of ${arms[*]}" >&2; exit 2 ;;
     esac
 }

@@ -8,6 +8,10 @@ script=${script%.sh}
 python=$PWD/.venv/bin/python
 prompts_per_step=16
 
+# The schedules that the entropy study compares. So small a policy needs a far higher ceiling of W than 7B does.
+adaptive=(--stare.schedule adaptive --stare.alpha 0.5 --stare.w_max 30)
+pi=(--stare.schedule pi --stare.k_p 2 --stare.k_i 0.1 --stare.w_max 30)
+
 say() { printf '%s: %s\n' "$script" "$*"; }
 
 # positive NAME VALUE: ends the script unless the value is a positive number.

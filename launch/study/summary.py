@@ -120,7 +120,7 @@ def draw(arms: dict[str, list[Result]], path: Path) -> None:
     target = arms["pi"][0].final.target
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11, 4), dpi=150)
-        entropy, reward, answers = figure.subplots(1, 3, width_ratios=[5, 4, 2])
+        entropy, reward, answers = figure.subplots(1, 3, width_ratios=[5, 4, 3])
         entropy.axhspan((1 - BAND) * target, (1 + BAND) * target, color="#888888", alpha=0.15, lw=0)
         entropy.axhline(target, color="#222222", lw=1.1, linestyle=(0, (5, 3)))
         for place, (colour, (arm, results)) in enumerate(zip(COLOURS, arms.items(), strict=False)):
@@ -131,8 +131,7 @@ def draw(arms: dict[str, list[Result]], path: Path) -> None:
             answers.scatter([place] * len(figures), figures, color=colour, s=14, zorder=3)
         entropy.set(xlabel="step", ylim=(0, None), title="Entropy (nats per token), target and ±25 %")
         reward.set(xlabel="step", ylim=(None, 1), title="Mean reward of a rollout")
-        answers.set(xticks=range(len(arms)), xticklabels=[ARMS[arm].replace("STARE, ", "") for arm in arms])
-        answers.set_title("Distinct right answers of 32")
+        answers.set(xticks=range(len(arms)), xticklabels=arms, title="Distinct right answers")
         answers.grid(axis="x", visible=False)
         reward.legend(loc="lower right", frameon=False)
         figure.savefig(path)

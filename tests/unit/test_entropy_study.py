@@ -23,7 +23,8 @@ def load(path: str):
     return module
 
 
-make, evaluate, summary = load("addends/make"), load("addends/evaluate"), load("study/summary")
+make, evaluate = load("addends/make"), load("addends/evaluate")
+summary, two_targets = load("study/summary"), load("study/two_targets")
 
 
 # The evaluation
@@ -162,3 +163,28 @@ def test_a_claim_that_does_not_hold_is_named_with_its_figure(tmp_path, monkeypat
 def test_one_seed_has_means_without_a_spread(tmp_path, monkeypatch, capsys):
     status, out = run_summary(monkeypatch, capsys, tmp_path, write_study(tmp_path, seeds=1))
     assert status == 0 and "±" not in (tmp_path / "table.md").read_text().splitlines()[2]
+
+
+# Two targets in one run
+
+
+@pytest.mark.parametrize(
+    "second_half, status, said",
+    [
+        (0.42, 0, "pass target 0.4, steps 21 to 40: entropy 0.420 ± 0.000, 100.0 % of the steps within ±25 %"),
+        (0.6, 1, "MISS target 0.4, steps 21 to 40: entropy 0.600 ± 0.000, 0.0 % of the steps within ±25 %"),
+    ],
+)
+def test_whether_the_entropy_follows_a_second_target(tmp_path, monkeypatch, capsys, second_half, status, said):
+    # A log for each start of the job; the entropy needs half of the steps to settle on a target.
+    for start, target, settled in ((1, 0.6, 0.57), (21, 0.4, second_half)):
+        writer = SummaryWriter(str(tmp_path / "tensorboard"), filename_suffix=f".{start}")
+        for step in range(start, start + 20):
+            writer.add_scalar("train/stare/batch_entropy", 1.0 if step < start + 10 else settled, step)
+            writer.add_scalar("train/stare/target_entropy", target, step)
+        writer.close()
+    monkeypatch.setattr(sys, "argv", ["two_targets.py", str(tmp_path)])
+    assert two_targets.main() == status
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("pass target 0.6, steps 1 to 20: entropy 0.570 ± 0.000, 100.0 % of the steps")
+    assert second.startswith(said)
