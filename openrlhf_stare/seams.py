@@ -18,6 +18,7 @@ SEAMS = {
         "PolicyModelActor.__ray_metadata__.modified_class.append",
         "PolicyModelActor.__ray_metadata__.modified_class.fit",
         "PolicyModelActor.__ray_metadata__.modified_class.save_checkpoint",
+        "PolicyModelActor.__ray_metadata__.modified_class.get_checkpoint_states",
     ),
     "openrlhf.models.actor": ("Actor.forward", "compute_entropy"),
     "openrlhf.trainer.ppo_utils.experience_maker": (
@@ -27,6 +28,12 @@ SEAMS = {
     ),
     "openrlhf.trainer.ppo_utils.samples_generator": ("SamplesGenerator.generate_samples",),
     "openrlhf.utils": ("get_strategy",),
+    "openrlhf.utils.deepspeed.deepspeed": (
+        "DeepspeedStrategy.save_ckpt",
+        "DeepspeedStrategy.load_ckpt",
+        "DeepspeedStrategy._read_ckpt_metric",
+        "DeepspeedStrategy._write_ckpt_metric",
+    ),
 }
 
 

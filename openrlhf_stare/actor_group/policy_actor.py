@@ -138,6 +138,11 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             client_states = {**(client_states or {}), "stare": state}
         super().save_checkpoint(tag, client_states, metric_value, metric_key)
 
+    def get_checkpoint_states(self) -> dict:
+        # Where no checkpoint was ever finished nothing is loaded, and OpenRLHF's trainer would miss these.
+        beginning = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
+        return super().get_checkpoint_states() or beginning
+
     def _restore(self, state: dict | None) -> None:
         """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow."""
         if not self.checkpoint_states:
@@ -146,11 +151,11 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             self.strategy.print("The checkpoint was made without STARE: its controller starts fresh")
             return
         saved, flags = state["config"], dataclasses.asdict(self.stare)
-        differing = [name for name, value in flags.items() if saved.get(name) != value]
+        differing = [name for name, value in flags.items() if saved.get(name, value) != value]  # one may be newer
         # What W and M start from, or how they move: their saved values would not be those that the flags ask for.
         fresh = not {"schedule", "reweight_w", "reweight_m"}.isdisjoint(differing)
         if differing:
-            changes = ", ".join(f"{name} {saved.get(name)} -> {flags[name]}" for name in differing)
+            changes = ", ".join(f"{name} {saved[name]} -> {flags[name]}" for name in differing)
             start = "starts fresh" if fresh else "goes on from the checkpoint"
             self.strategy.print(
                 f"STARE follows the flags where the checkpoint differs ({changes}); its controller {start}"
