@@ -20,6 +20,7 @@ SEAMS = {
         "PolicyModelActor.__ray_metadata__.modified_class.save_checkpoint",
         "PolicyModelActor.__ray_metadata__.modified_class.get_checkpoint_states",
     ),
+    "openrlhf.trainer.ray.vllm_engine": ("RolloutRayActor.__ray_metadata__.modified_class",),
     "openrlhf.models.actor": ("Actor.forward", "compute_entropy"),
     "openrlhf.trainer.ppo_utils.experience_maker": (
         "RemoteExperienceMaker.compute_advantages_and_returns",

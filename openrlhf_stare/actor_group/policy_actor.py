@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import shutil
 import time
 
 import openrlhf.trainer.ray.ppo_actor as ppo_actor
@@ -133,10 +134,32 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
     # ── checkpoints ──
 
     def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None) -> None:
+        self._refuse_to_save_non_finite(tag)
         if self.reweights:
             state = {"config": dataclasses.asdict(self.stare), "controller": self.loss.controller.state_dict()}
             client_states = {**(client_states or {}), "stare": state}
-        super().save_checkpoint(tag, client_states, metric_value, metric_key)
+        try:
+            super().save_checkpoint(tag, client_states, metric_value, metric_key)
+        except (OSError, RuntimeError) as error:
+            # torch says of a full disk only that it found itself at an unexpected position in the file.
+            path = self.strategy.args.ckpt.path
+            free = shutil.disk_usage(path).free / 2**20
+            raise OSError(
+                f"The checkpoint {tag} could not be written to --ckpt.path {path}, where {free:.0f} MiB are free "
+                f"({' '.join(str(error).split())}): make room there, then --ckpt.load_enable goes on from the last "
+                "complete checkpoint"
+            ) from error
+
+    def _refuse_to_save_non_finite(self, tag: str) -> None:
+        # The last optimizer step may have broken the policy, which the next log-prob pass would find too late.
+        values = [_own_values(parameter) for parameter in self.actor.model.parameters()]
+        bad = sum(int((~torch.isfinite(value)).sum()) for value in values)
+        bad = all_reduce_sums([bad], self.dp_group).item()
+        if bad:
+            raise FloatingPointError(
+                f"{bad:.0f} values in the ranks' parameters are not finite, and the checkpoint {tag} was not written: "
+                "resume from the last checkpoint, with a lower learning rate"
+            )
 
     def get_checkpoint_states(self) -> dict:
         # Where no checkpoint was ever finished nothing is loaded, and OpenRLHF's trainer would miss these.
@@ -162,3 +185,12 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             )
         if not fresh:
             self.loss.controller.load_state_dict(state["controller"])
+
+
+def _own_values(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """What this rank holds of a parameter: its share under ZeRO-3, less the padding, which nobody initialises."""
+    if not hasattr(parameter, "ds_tensor"):
+        return parameter
+    share = parameter.ds_tensor
+    start = parameter.ds_zero_partition_rank * share.ds_numel
+    return share[: max(0, parameter.ds_numel - start)]
