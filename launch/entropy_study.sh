@@ -16,14 +16,7 @@ positive JOBS "$jobs"
 home=$PWD/runs/entropy_study
 
 if (($# == 0)); then
-    bash launch/install.sh
-    # Each run is this script again; xargs waits for all of them, and fails if one has failed.
-    for seed in $seeds; do printf '%s '"$seed"'\n' "${arms[@]}"; done |
-        STEPS=$steps xargs -P "$jobs" -L 1 bash launch/entropy_study.sh
-
-    runs=()
-    for seed in $seeds; do runs+=("${arms[@]/%/-seed$seed}"); done
-    runs=("${runs[@]/#/$home/}")
+    train_all
     "$python" -m openrlhf_stare.report "${runs[@]}" -o "$home/report.html"
     exec "$python" launch/study/summary.py "${runs[@]}" --table "$home/table.md" --png "$home/entropy.png"
 fi
@@ -43,18 +36,9 @@ case $arm in
     *) say "$arm is not one of ${arms[*]}" >&2; exit 2 ;;
 esac
 
-# The evaluation is written last: a run that has it is complete.
-recipe=$(printf '%s\n' "$steps steps" "${job[@]}")
-if [[ -f $run/evaluation.json && $(<"$run/recipe") == "$recipe" ]]; then
-    say "$arm, seed $seed: done before"
-    exit
-fi
-rm -rf "$run"
-mkdir -p "$run"
-echo "$recipe" >"$run/recipe"
-say "$arm, seed $seed: starts, with its output in $run/output.log"
+begin_run
 # One at a time, since runs beside each other share the inputs of their seed.
 flock "$home" "$python" launch/addends/make.py "$inputs" --seed "$seed" --prompts $((steps * prompts_per_step))
-"$python" -m openrlhf_stare.train_ray "${job[@]}" &>"$run/output.log" || { say "$arm, seed $seed: failed" >&2; exit 1; }
+train
 "$python" launch/addends/evaluate.py "$run/model" -o "$run/evaluation.json"
-say "$arm, seed $seed: $steps steps in $SECONDS s"
+end_run

@@ -10,18 +10,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from openrlhf_stare.actor_group.losses import StarePolicyLoss
-    from openrlhf_stare.algorithms.config import StareConfig
+    from openrlhf_stare.algorithms.config import SrGrpoConfig, StareConfig
     from openrlhf_stare.algorithms.controller import StareController
+    from openrlhf_stare.algorithms.sr_grpo import soft_advantage
     from openrlhf_stare.algorithms.thresholds import surprisal_thresholds
     from openrlhf_stare.algorithms.weights import token_weights
 
 __version__ = "0.1.0"
-__all__ = ["StareConfig", "StareController", "StarePolicyLoss", "surprisal_thresholds", "token_weights"]
+__all__ = [
+    "SrGrpoConfig",
+    "StareConfig",
+    "StareController",
+    "StarePolicyLoss",
+    "soft_advantage",
+    "surprisal_thresholds",
+    "token_weights",
+]
 
 _HOMES = {
+    "SrGrpoConfig": "openrlhf_stare.algorithms.config",
     "StareConfig": "openrlhf_stare.algorithms.config",
     "StareController": "openrlhf_stare.algorithms.controller",
     "StarePolicyLoss": "openrlhf_stare.actor_group.losses",
+    "soft_advantage": "openrlhf_stare.algorithms.sr_grpo",
     "surprisal_thresholds": "openrlhf_stare.algorithms.thresholds",
     "token_weights": "openrlhf_stare.algorithms.weights",
 }

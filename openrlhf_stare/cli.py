@@ -6,9 +6,10 @@ import argparse
 import dataclasses
 from types import SimpleNamespace
 
-from openrlhf_stare.algorithms.config import StareConfig
+from openrlhf_stare.algorithms.config import SrGrpoConfig, StareConfig
 
 POLICY_LOSSES = ("stare", "openrlhf")
+CONFIGS = {"stare": StareConfig, "sr_grpo": SrGrpoConfig}  # first part of a flag -> where its options are
 NOT_WITH_PI = ("reweight_w", "reweight_m")  # without effect there, so whoever gives one means something else
 ESTIMATOR = "--algo.advantage.estimator"
 
@@ -29,24 +30,26 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     # The short form writes to the long form's place and has no default of its own: the last one given wins.
     estimator = parser._option_string_actions[ESTIMATOR]
+    estimator.choices = [*estimator.choices, "sr_grpo"]
     group.add_argument(
         "--advantage_estimator",
         dest=estimator.dest,
         choices=estimator.choices,
         default=argparse.SUPPRESS,
-        help=f"short form of {ESTIMATOR}",
+        help=f"short form of {ESTIMATOR}; sr_grpo, which is ours, gives every response of a prompt their soft reward",
     )
-    for field in dataclasses.fields(StareConfig):
-        # The choices are shown but left to StareConfig to check: its sentence carries the remedy.
-        choices = field.metadata["choices"]
-        group.add_argument(
-            f"--stare.{field.name}",
-            type=type(field.default),
-            # Left out of the arguments unless given, for `check` to see whether it was.
-            default=argparse.SUPPRESS if field.name in NOT_WITH_PI else field.default,
-            metavar=_one_of(choices) if choices else field.name.upper(),
-            help=field.metadata["help"].replace("%", "%%") + f" (default: {field.default})",
-        )
+    for method, config in CONFIGS.items():
+        for field in dataclasses.fields(config):
+            # The choices are shown but left to the dataclass to check: its sentence carries the remedy.
+            choices = field.metadata["choices"]
+            group.add_argument(
+                f"--{method}.{field.name}",
+                type=type(field.default),
+                # Left out of the arguments unless given, for `check` to see whether it was.
+                default=argparse.SUPPRESS if field.name in NOT_WITH_PI else field.default,
+                metavar=_one_of(choices) if choices else field.name.upper(),
+                help=field.metadata["help"].replace("%", "%%") + f" (default: {field.default})",
+            )
 
     # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
     parser.error = lambda message: parser.exit(2, f"train_ray: error: {' '.join(message.split())}\n")
@@ -89,12 +92,15 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
             raise UsageError(
                 f"--stare.{name} {getattr(args.stare, name):g} is not used by --stare.schedule pi: leave it out"
             )
-    try:
-        stare = stare_config(args)
-    except ValueError as error:
-        raise UsageError(f"--stare.{error}") from None
+    for method, config in CONFIGS.items():
+        try:
+            config(**vars(getattr(args, method)))
+        except ValueError as error:
+            raise UsageError(f"--{method}.{error}") from None
+    if args.algo.advantage.estimator == "sr_grpo":
+        _refuse_under_sr_grpo(args)
     # The entropy is measured under --policy_loss openrlhf too, so this holds for both losses.
-    if stare.entropy == "sampled" and args.rollout.top_p < 1:
+    if args.stare.entropy == "sampled" and args.rollout.top_p < 1:
         raise UsageError(
             f"--stare.entropy sampled does not go with --rollout.top_p {args.rollout.top_p:g}, since -log pi of "
             "tokens drawn from a truncated distribution does not estimate the policy's entropy: "
@@ -109,6 +115,19 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
         raise UsageError(
             f"--ds.lora.rank {args.ds.lora.rank} cannot train with vLLM, since OpenRLHF's weight sync sends PEFT's "
             "parameter names, which vLLM refuses: leave the rank at 0, with any adapter merged into the model before"
+        )
+
+
+def _refuse_under_sr_grpo(args: SimpleNamespace) -> None:
+    if args.rollout.n_samples_per_prompt == 1:
+        raise UsageError(
+            "--rollout.n_samples_per_prompt 1 leaves --advantage_estimator sr_grpo nothing to weigh, since it weighs "
+            "the responses of a prompt against one another: give at least 2"
+        )
+    if args.policy_loss == "tpo":
+        raise UsageError(
+            "--advantage_estimator sr_grpo does not go with --policy_loss tpo, since tpo takes rewards, not "
+            "advantages: use --advantage_estimator group_norm, or another --policy_loss"
         )
 
 

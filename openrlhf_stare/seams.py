@@ -27,6 +27,7 @@ SEAMS = {
         "apply_length_penalties",
         "compute_reward",
     ),
+    "openrlhf.trainer.ppo_trainer": ("BasePPOTrainer.train_step",),
     "openrlhf.trainer.ppo_utils.samples_generator": ("SamplesGenerator.generate_samples",),
     "openrlhf.utils": ("get_strategy",),
     "openrlhf.utils.deepspeed.deepspeed": (

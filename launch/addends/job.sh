@@ -44,3 +44,38 @@ addends_job() {
         --ckpt.path "$3/checkpoints" --ckpt.output_dir "$3/model"
     )
 }
+
+# train_all: runs this script for each of `arms` with each of `seeds`, `jobs` at a time; sets `runs`, the folders in `home`.
+train_all() {
+    bash launch/install.sh
+    # xargs waits for all of them, and fails if one has failed.
+    for seed in $seeds; do printf '%s '"$seed"'\n' "${arms[@]}"; done |
+        STEPS=$steps xargs -P "$jobs" -L 1 bash "launch/$script.sh"
+    runs=()
+    for seed in $seeds; do runs+=("${arms[@]/%/-seed$seed}"); done
+    runs=("${runs[@]/#/$home/}")
+}
+
+# begin_run: ends the script if this run is complete and its flags are the same still; otherwise starts it anew.
+begin_run() {
+    recipe=$(printf '%s\n' "$steps steps" "${job[@]}")
+    if [[ -f $run/recipe && $(<"$run/recipe") == "$recipe" ]]; then
+        say "$arm, seed $seed: done before"
+        exit
+    fi
+    rm -rf "$run"
+    mkdir -p "$run"
+    say "$arm, seed $seed: starts, with its output in $run/output.log"
+}
+
+# train: trains with the flags of `job`.
+train() {
+    "$python" -m openrlhf_stare.train_ray "${job[@]}" &>"$run/output.log" ||
+        { say "$arm, seed $seed: failed" >&2; exit 1; }
+}
+
+# end_run: the recipe is written last, so a run that has it is complete.
+end_run() {
+    echo "$recipe" >"$run/recipe"
+    say "$arm, seed $seed: $steps steps in $SECONDS s"
+}

@@ -13,6 +13,7 @@ def install() -> None:
     from openrlhf_stare.actor_group import checkpoints, experience
 
     patch_when_imported("openrlhf.trainer.ppo_utils.samples_generator", experience.deal_evenly)
-    patch_when_imported("openrlhf.trainer.ppo_utils.experience_maker", experience.leave_out_non_finite)
+    patch_when_imported("openrlhf.trainer.ppo_utils.experience_maker", experience.change_advantages)
+    patch_when_imported("openrlhf.trainer.ppo_trainer", experience.log_figures)
     patch_when_imported("openrlhf.utils.deepspeed.deepspeed", checkpoints.keep_the_newest_complete)
     prepare_process()

@@ -1,4 +1,4 @@
-"""The options of STARE (arXiv 2606.19236). This dataclass is the only place where a default is written."""
+"""The options of STARE (arXiv 2606.19236) and of SR-GRPO. Only these dataclasses say what a default is."""
 
 from __future__ import annotations
 
@@ -80,3 +80,18 @@ class StareConfig:
     def _require(self, name: str, holds: bool, problem: str, remedy: str) -> None:
         if not holds:
             raise ValueError(f"{name} {getattr(self, name)} {problem}: {remedy}")
+
+
+@dataclass(frozen=True)
+class SrGrpoConfig:
+    """The option of SR-GRPO (`--advantage_estimator sr_grpo`), checked when made.
+
+    Raises:
+        ValueError: as for `StareConfig`.
+    """
+
+    tau: float = option(0.5, "temperature of a group's soft reward: near 0 its best reward, large its mean reward")
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.tau) and self.tau > 0):
+            raise ValueError(f"tau {self.tau} is not a finite number above 0: give one, such as 0.5")

@@ -197,6 +197,21 @@ def _draw_share(figure: FigureBase, runs: list[Run], style: dict) -> None:
     panels[0].set_ylim(bottom=0)
 
 
+def _draw_soft_advantage(figure: FigureBase, runs: list[Run], style: dict) -> None:
+    ax = figure.subplots()
+    for run in runs:
+        _curve(ax, run, style, run.finite("soft_advantage_mean"))
+    _axes(ax, "mean soft advantage")
+
+
+def _draw_zero_variance(figure: FigureBase, runs: list[Run], style: dict) -> None:
+    ax = figure.subplots()
+    for run in runs:
+        _curve(ax, run, style, run.finite("stare/zero_variance_groups"))
+    _axes(ax, "prompts")
+    ax.set_ylim(bottom=0)
+
+
 def _draw_quadrants(figure: FigureBase, runs: list[Run], style: dict) -> None:
     columns = min(2, len(runs))
     panels = figure.subplots(-(-len(runs) // columns), columns, squeeze=False)
@@ -305,6 +320,26 @@ PICTURES = (
         "the response length (rollout/response_length_mean)",
         _has(*LENGTH),
         _draw_length,
+        lambda count: 2.9,
+        5.0,
+    ),
+    Picture(
+        "zero-variance",
+        "Prompts with equal rewards",
+        "Prompts of a rollout all of whose responses have the same reward.",
+        "the number of such prompts (stare/zero_variance_groups)",
+        _has("stare/zero_variance_groups"),
+        _draw_zero_variance,
+        lambda count: 2.9,
+        5.0,
+    ),
+    Picture(
+        "soft-advantage",
+        "Soft advantage",
+        "Mean of SR-GRPO's advantages over the responses of a rollout.",
+        "SR-GRPO's advantages (soft_advantage_mean)",
+        _has("soft_advantage_mean"),
+        _draw_soft_advantage,
         lambda count: 2.9,
         5.0,
     ),

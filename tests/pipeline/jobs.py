@@ -31,6 +31,7 @@ FIGURES = {
     "negative_reweight_ratio",
     "mean_weight",
     "nonfinite_tokens",
+    "zero_variance_groups",
     "seconds",
 }
 # DeepSpeed's grad norm for two groups whose norms it could not compute: the sign of the race in ZeRO-3's gather.

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from jobs import OFF_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
+from jobs import FIGURES, OFF_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
 from safetensors.torch import load_file
 
 ALWAYS = ["--stare.target_entropy", "3"]  # no policy over 16 tokens has as much, so the gate is on
@@ -111,6 +111,30 @@ def test_dynamic_filtering_with_gspo_and_the_micro_batch_as_pool(addends, tmp_pa
     assert 12 < sum(consumed) <= 30
     assert "--actor.policy_loss_type gspo has one ratio per response" in job.output
     assert "--stare.scope micro_batch ranks the tokens of one micro-batch" in job.output
+
+
+def test_sr_grpo_with_a_resume_from_sync_to_async(addends, tmp_path):
+    """Rewards are 0 or 1, so without a baseline no token has a negative advantage."""
+    shared = [*ALWAYS, "--data.max_samples", "16", "--advantage_estimator", "sr_grpo", "--ckpt.save_steps", "2"]
+    shared += ["--stare.schedule", "adaptive", "--stare.alpha", "0.1", "--ckpt.path", str(tmp_path / "checkpoints")]
+    first = run_job([*job_flags(addends, tmp_path / "sync"), *shared], tmp_path / "sync", timeout=TIME_LIMIT)
+    assert_sound(first, steps=4)
+    (tmp_path / "checkpoints/_actor/latest").write_text("global_step2")  # as if the job had ended in its third step
+    shared += ["--ckpt.load_enable", "--train.async_enable"]
+    second = run_job([*job_flags(addends, tmp_path / "async"), *shared], tmp_path / "async", timeout=TIME_LIMIT)
+    assert_sound(second, steps=2, vllm_kl=OFF_POLICY_KL)
+    assert first.scalars["stare/reweight_w"] == pytest.approx([1.2, 1.3, 1.4, 1.5])
+    assert second.scalars["stare/reweight_w"] == pytest.approx([1.4, 1.5])
+    for job in (first, second):
+        for step, figures in enumerate(job.rollouts):
+            assert figures.keys() == FIGURES
+            assert figures["positive_candidate_ratio"] > 0 == figures["negative_candidate_ratio"]
+            assert figures["zero_variance_groups"] in range(4 + 1)
+            mean, std = job.scalars["soft_advantage_mean"][step], job.scalars["soft_advantage_std"][step]
+            # A soft reward is above its group's mean, and all alike make no spread.
+            assert job.scalars["rollout/reward_mean"][step] < mean <= 1 and 0 <= std <= 0.5
+        # The same numbers on the console.
+        assert f"'soft_advantage_mean': {mean:.5f}"[:-1] in job.output
 
 
 def changed(model, other) -> bool:

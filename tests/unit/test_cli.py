@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_stare import cli
-from openrlhf_stare.algorithms.config import StareConfig
+from openrlhf_stare.algorithms.config import SrGrpoConfig, StareConfig
 
 OPENRLHF = Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
 FIELDS = dataclasses.fields(StareConfig)
@@ -82,7 +82,7 @@ def test_one_help_shows_openrlhfs_flags_and_ours():
 def test_the_help_of_every_option_is_the_dataclass_s_and_ends_with_the_default(monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")  # argparse breaks lines at hyphens too
     text = " ".join(parser_with_ours().format_help().split())
-    for field in FIELDS:
+    for field in [*FIELDS, *dataclasses.fields(SrGrpoConfig)]:
         assert f"{field.metadata['help']} (default: {field.default})" in text
 
 
@@ -124,6 +124,8 @@ def test_the_config_of_a_command():
         ("--algo.advantage.estimator rloo", "rloo"),
         ("--advantage_estimator rloo --algo.advantage.estimator dr_grpo", "dr_grpo"),
         ("--algo.advantage.estimator dr_grpo --advantage_estimator rloo", "rloo"),
+        ("--advantage_estimator sr_grpo", "sr_grpo"),
+        ("--algo.advantage.estimator sr_grpo", "sr_grpo"),
     ],
 )
 def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expected):
@@ -138,7 +140,7 @@ def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expe
 @pytest.mark.parametrize("words", [[], TYPICAL], ids=["defaults", "typical"])
 def test_openrlhfs_flags_parse_to_the_same_values(words):
     without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
-    added = {"policy_loss"} | {f"stare.{name}" for name in ALWAYS_THERE}
+    added = {"policy_loss", "sr_grpo.tau"} | {f"stare.{name}" for name in ALWAYS_THERE}
     run_name = "logger.wandb.run_name"  # the minute of the day
     assert with_ours.keys() - without.keys() == added
     assert {name: with_ours[name] for name in without if name != run_name} == {
@@ -186,6 +188,9 @@ def test_every_abbreviation_that_openrlhf_understands_means_the_same():
         ("--stare.reweight_m", str(DEFAULTS["reweight_m"]), "leave it out", "--stare.schedule pi"),
         ("--ckpt.max_num", "1", "at least 2", "--ckpt.save_steps 5"),
         ("--ckpt.max_num", "0", "at least 2", "--ckpt.save_steps 5 --policy_loss openrlhf"),
+        ("--sr_grpo.tau", "0.0", "give one", ""),
+        ("--sr_grpo.tau", "nan", "give one", ""),
+        ("--rollout.n_samples_per_prompt", "1", "at least 2", "--advantage_estimator sr_grpo"),
         ("--ds.lora.rank", "8", "merge", ""),
         ("--rollout.top_p", "0.9", "exact", "--stare.entropy sampled"),
         ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9"),
@@ -197,6 +202,13 @@ def test_a_bad_value_is_refused_with_the_flag_the_value_and_the_remedy(flag, val
     assert f"{flag} {value}" in sentence
     assert remedy in sentence
     assert "\n" not in sentence
+
+
+def test_tpo_takes_no_advantages():
+    args = parse(*"--advantage_estimator sr_grpo --rollout.n_samples_per_prompt 8".split())
+    args.policy_loss = "tpo"
+    with pytest.raises(cli.UsageError, match="--policy_loss tpo, since tpo takes rewards, not advantages: use"):
+        cli._refuse_under_sr_grpo(args)
 
 
 NUMBERS = [field.name for field in FIELDS if isinstance(field.default, float)]
@@ -225,6 +237,8 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "--ckpt.max_num 1 --ckpt.save_steps 5 --ckpt.disable_ds",
         "--rollout.top_p 0.9",
         "--policy_loss openrlhf",
+        "--advantage_estimator sr_grpo --rollout.n_samples_per_prompt 2 --sr_grpo.tau 1e-3",
+        "--advantage_estimator sr_grpo --rollout.n_samples_per_prompt 2 --policy_loss openrlhf",
     ],
 )
 def test_what_is_just_inside_is_accepted_without_a_warning(words):

@@ -24,6 +24,7 @@ def load(path: str):
 
 
 make, evaluate = load("addends/make"), load("addends/evaluate")
+make_checkpoint = sys.modules["small_model"].make_checkpoint  # which make.py uses
 summary, two_targets = load("study/summary"), load("study/two_targets")
 
 
@@ -49,7 +50,7 @@ def test_the_figures_of_the_answers(answers, distinct, first, any_of_32):
 
 
 def test_every_prompt_is_sampled_32_times_from_the_model(tmp_path):
-    make.make_checkpoint(tmp_path / "model", steps=60)  # knows the form of an answer, little of the arithmetic
+    make_checkpoint(make.TASK, tmp_path / "model", steps=60)  # knows the form of an answer, little of the arithmetic
     answers = evaluate.sample_answers(tmp_path / "model", seed=0)
     assert [{answer[:3] for answer in of_prompt} for of_prompt in answers] == [{f"{n:02}="} for n in range(2, 17)]
     assert all(len(of_prompt) == 32 for of_prompt in answers)
@@ -61,7 +62,7 @@ def test_every_prompt_is_sampled_32_times_from_the_model(tmp_path):
 
 
 def test_the_evaluation_is_written_down(tmp_path, monkeypatch):
-    make.make_checkpoint(tmp_path / "model", steps=1)
+    make_checkpoint(make.TASK, tmp_path / "model", steps=1)
     monkeypatch.setattr(sys, "argv", ["evaluate.py", str(tmp_path / "model"), "-o", str(tmp_path / "found.json")])
     evaluate.main()
     found = json.loads((tmp_path / "found.json").read_text())

@@ -60,6 +60,8 @@ def stare_values(steps: range = STEPS, target: float = 0.4) -> dict[str, dict[in
         "stare/reweight_m": {step: 1 - 0.002 * step for step in steps},
         "stare/positive_reweight_ratio": {step: 0.05 * (step >= middle) for step in steps},
         "stare/negative_reweight_ratio": {step: 0.04 * (step >= middle) for step in steps},
+        "stare/zero_variance_groups": dict.fromkeys(steps, 3.0),
+        "soft_advantage_mean": dict.fromkeys(steps, 0.25),
         "rollout/reward_mean": {step: step / steps[-1] for step in steps},
         "rollout/response_length_mean": dict.fromkeys(steps, 7.5),
     }
