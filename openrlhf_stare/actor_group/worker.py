@@ -14,4 +14,6 @@ def install() -> None:
 
     patch_when_imported("openrlhf.trainer.ppo_utils.samples_generator", experience.deal_evenly)
     patch_when_imported("openrlhf.trainer.ppo_utils.experience_maker", experience.leave_out_non_finite)
+    patch_when_imported("openrlhf.trainer.ppo_utils.experience_maker", experience.number_responses)
+    patch_when_imported("openrlhf.trainer.ppo_trainer", experience.deal_whole_groups)
     prepare_process()
