@@ -114,7 +114,7 @@ def test_dynamic_filtering_with_gspo_and_the_micro_batch_as_pool(addends, tmp_pa
 
 
 def test_tpo_in_two_stages_with_kl_loss_and_lost_rewards_then_resumed_with_dynamic_batches(addends, tmp_path):
-    """Rollouts of 4 prompts × 8 responses, trained on twice in steps of 2 prompts; micro-batches hold half a prompt."""
+    """Rollouts of 4 prompts × 8 responses, trained on twice in steps of 2 prompts, half a prompt at a time."""
     flags = [*job_flags(addends, tmp_path), "--policy_loss", "tpo", "--algo.advantage.is_correction_level", "off"]
     flags += ["--train.batch_size", "16", "--train.micro_batch_size", "4", "--train.max_epochs", "2"]
     flags += ["--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01", "--algo.kl.use_loss"]
