@@ -10,6 +10,7 @@ from openrlhf_stare.actor_group.experience import data_parallel_ranks, dealing_u
 from openrlhf_stare.algorithms.config import StareConfig, TpoConfig
 
 POLICY_LOSSES = ("stare", "openrlhf", "tpo")
+CONFIGS = {"stare": StareConfig, "tpo": TpoConfig}  # first part of a flag -> where its options are
 ESTIMATOR = "--algo.advantage.estimator"
 
 
@@ -36,26 +37,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help=f"short form of {ESTIMATOR}",
     )
-    for field in dataclasses.fields(StareConfig):
-        # The choices are shown but left to StareConfig to check: its sentence carries the remedy.
-        choices = field.metadata["choices"]
-        group.add_argument(
-            f"--stare.{field.name}",
-            type=type(field.default),
-            default=field.default,
-            metavar=_one_of(choices) if choices else field.name.upper(),
-            help=field.metadata["help"].replace("%", "%%") + " (default: %(default)s)",
-        )
-
-    for field in dataclasses.fields(TpoConfig):
-        options = {"dest": f"tpo.{field.name}", "default": field.default}
-        if isinstance(field.default, bool):
-            group.add_argument(f"--tpo.no_{field.name}", action="store_false", help="the opposite", **options)
-            options["action"] = "store_true"
-        else:
-            options |= {"type": type(field.default), "metavar": field.name.upper()}
-        description = field.metadata["help"].replace("%", "%%")
-        group.add_argument(f"--tpo.{field.name}", help=f"{description} (default: %(default)s)", **options)
+    for method, config in CONFIGS.items():
+        for field in dataclasses.fields(config):
+            flag, description = f"--{method}.{field.name}", field.metadata["help"].replace("%", "%%")
+            if isinstance(field.default, bool):
+                off = {"dest": flag[2:], "action": "store_false", "default": argparse.SUPPRESS}
+                group.add_argument(f"--{method}.no_{field.name}", help=f"turns {flag} off", **off)
+                options = {"action": "store_true"}
+            else:
+                # The choices are shown but left to the dataclass to check: its sentence carries the remedy.
+                choices = field.metadata["choices"]
+                metavar = _one_of(choices) if choices else field.name.upper()
+                options = {"type": type(field.default), "metavar": metavar}
+            group.add_argument(flag, default=field.default, help=f"{description} (default: %(default)s)", **options)
 
     # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
     parser.error = lambda message: parser.exit(2, f"train_ray: error: {' '.join(message.split())}\n")
@@ -102,16 +96,13 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
         raise UsageError(
             f"--policy_loss {args.policy_loss} is not one of {', '.join(POLICY_LOSSES)}: choose one of them"
         )
-    try:
-        stare = stare_config(args)
-    except ValueError as error:
-        raise UsageError(f"--stare.{error}") from None
-    try:
-        tpo_config(args)
-    except ValueError as error:
-        raise UsageError(f"--tpo.{error}") from None
+    for method, config in CONFIGS.items():
+        try:
+            config(**vars(getattr(args, method)))
+        except ValueError as error:
+            raise UsageError(f"--{method}.{error}") from None
     # The entropy is measured under every loss, so this holds for all.
-    if stare.entropy == "sampled" and args.rollout.top_p < 1:
+    if args.stare.entropy == "sampled" and args.rollout.top_p < 1:
         raise UsageError(
             f"--stare.entropy sampled does not go with --rollout.top_p {args.rollout.top_p:g}, since -log pi of "
             "tokens drawn from a truncated distribution does not estimate the policy's entropy: "
