@@ -212,6 +212,19 @@ def _draw_zero_variance(figure: FigureBase, runs: list[Run], style: dict) -> Non
     ax.set_ylim(bottom=0)
 
 
+def _draw_target(figure: FigureBase, runs: list[Run], style: dict) -> None:
+    names = {
+        "tpo/target_kl": "KL of q from old policy (nats)",
+        "tpo/fit_kl": "KL of q from policy (nats)",
+        "tpo/effective_responses": "effective responses",
+    }
+    for ax, (tag, name) in zip(figure.subplots(1, 3), names.items(), strict=True):
+        for run in runs:
+            _curve(ax, run, style, run.finite(tag))
+        _axes(ax, name)
+        ax.set_ylim(bottom=0)
+
+
 def _draw_quadrants(figure: FigureBase, runs: list[Run], style: dict) -> None:
     columns = min(2, len(runs))
     panels = figure.subplots(-(-len(runs) // columns), columns, squeeze=False)
@@ -350,6 +363,16 @@ PICTURES = (
         "the share of reweighted tokens (stare/positive_reweight_ratio)",
         _has("stare/positive_reweight_ratio"),
         _draw_share,
+        lambda count: 2.8,
+    ),
+    Picture(
+        "target",
+        "TPO's target",
+        "How far the target q is from the policy that made the rollout, and from the policy in training on it; and on "
+        "how many responses of a prompt q lies.",
+        "TPO's figures (tpo/target_kl)",
+        _has("tpo/target_kl"),
+        _draw_target,
         lambda count: 2.8,
     ),
     Picture(

@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_stare import cli, resources
+from openrlhf_stare import TpoConfig, cli, resources
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-FIELDS = {f"--{method}.{field.name}": field for method, of in cli.CONFIGS.items() for field in dataclasses.fields(of)}
+FIELDS = {
+    f"--{method}.{field.name}": field
+    for method, config in cli.CONFIGS.items()
+    for field in dataclasses.fields(config)
+    if not isinstance(field.default, bool)  # a switch is two flags
+}
 OPTION = rf"--(?:{'|'.join(cli.CONFIGS)})\.\w+"
 
 
@@ -86,12 +91,25 @@ def test_the_metrics_are_those_that_the_code_logs():
     assert rows(metric).keys() == logged
 
 
+def test_a_switch_has_a_row_with_both_its_flags():
+    _, normalize = dataclasses.fields(TpoConfig)
+    flags = "--tpo.length_normalize`, `--tpo.no_length_normalize"
+    default = "on" if normalize.default else "off"
+    assert rows(re.escape(flags)) == {flags: ["on, off", default, normalize.metadata["help"]]}
+
+
+def test_the_metrics_of_tpo_are_those_that_its_trainer_logs():
+    source = (ROOT / "openrlhf_stare/actor_group/target_trainer.py").read_text()
+    logged = set(re.findall(r"\"(tpo/\w+)\"", source))
+    assert len(logged) == 4 and rows(r"tpo/\w+").keys() == logged
+
+
 # Examples and paths
 
 
 def test_the_worked_example_gives_what_is_printed():
-    (example,) = fenced("python")
-    test = doctest.DocTestParser().get_doctest(example, {}, "README.md", "README.md", 0)
+    examples = "\n".join(fenced("python"))
+    test = doctest.DocTestParser().get_doctest(examples, {}, "README.md", "README.md", 0)
     assert len(test.examples) > 10
     said = []
     result = doctest.DocTestRunner(verbose=False).run(test, out=said.append)
