@@ -6,12 +6,14 @@ import argparse
 import dataclasses
 from types import SimpleNamespace
 
+from openrlhf_stare import tools
 from openrlhf_stare.actor_group.experience import data_parallel_ranks, dealing_unit
 from openrlhf_stare.algorithms.config import SrGrpoConfig, StareConfig, TpoConfig
+from openrlhf_stare.tools.config import ToolConfig
 
 POLICY_LOSSES = ("stare", "openrlhf", "tpo")
 # First part of a flag -> where its options are.
-CONFIGS = {"stare": StareConfig, "tpo": TpoConfig, "sr_grpo": SrGrpoConfig}
+CONFIGS = {"stare": StareConfig, "tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig}
 NOT_WITH_PI = ("reweight_w", "reweight_m")  # without effect there, so whoever gives one means something else
 ESTIMATOR = "--algo.advantage.estimator"
 
@@ -44,8 +46,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         for field in dataclasses.fields(config):
             flag, description = f"--{method}.{field.name}", field.metadata["help"].replace("%", "%%")
             if isinstance(field.default, bool):
-                off = {"dest": flag[2:], "action": "store_false", "default": argparse.SUPPRESS}
-                group.add_argument(f"--{method}.no_{field.name}", help=f"turns {flag} off", **off)
                 options = {"action": "store_true"}
             else:
                 # The choices are shown but left to the dataclass to check: its sentence carries the remedy.
@@ -55,6 +55,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             # Those of NOT_WITH_PI are left out of the arguments unless given, for `check` to see whether they were.
             default = argparse.SUPPRESS if field.name in NOT_WITH_PI else field.default
             group.add_argument(flag, default=default, help=f"{description} (default: {field.default})", **options)
+            if field.default is True:
+                off = {"dest": flag[2:], "action": "store_false", "default": argparse.SUPPRESS}
+                group.add_argument(f"--{method}.no_{field.name}", help=f"turns {flag} off", **off)
 
     # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
     parser.error = lambda message: parser.exit(2, f"train_ray: error: {' '.join(message.split())}\n")
@@ -132,6 +135,10 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
             f"--ds.lora.rank {args.ds.lora.rank} cannot train with vLLM, since OpenRLHF's weight sync sends PEFT's "
             "parameter names, which vLLM refuses: leave the rank at 0, with any adapter merged into the model before"
         )
+    try:
+        tools.check(args)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _refuse_under_sr_grpo(args: SimpleNamespace) -> None:
@@ -238,6 +245,11 @@ def _warnings(args: SimpleNamespace) -> list[str]:
             f"--train.dynamic_batch_enable with --ds.zero_stage {args.ds.zero_stage} trains on the last micro-batch "
             "of each optimizer step only, under any loss, since OpenRLHF 0.11.2 tells DeepSpeed that every backward "
             "pass ends a step: use --ds.zero_stage 3"
+        )
+    if args.tool.run_model_code_without_sandbox:
+        warnings.append(
+            "--tool.run_model_code_without_sandbox lets programs that a model wrote do on the nodes what this user "
+            "may do: install bubblewrap and leave the flag out, unless the machines can be thrown away"
         )
     if args.stare.entropy == "sampled" and args.train.async_enable:
         warnings.append(

@@ -15,7 +15,7 @@ import sys
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from openrlhf_stare import cli, resources, seams
+from openrlhf_stare import cli, resources, seams, tools
 from openrlhf_stare.actor_group import worker
 from openrlhf_stare.runtime import CPU_VARIABLE, on_cpu
 
@@ -50,7 +50,7 @@ def run() -> None:
 
     parse_args, hierarchize = argparse.ArgumentParser.parse_args, openrlhf.utils.config.hierarchize
     get_strategy, init = openrlhf.utils.get_strategy, ray.init
-    job = SimpleNamespace(args=None)
+    job = SimpleNamespace(args=None, variables={})
 
     def parse_args_with_ours(parser, *args, **kwargs):
         if ESTIMATOR_FLAG in parser._option_string_actions and not cli.has_flags(parser):
@@ -61,6 +61,7 @@ def run() -> None:
         job.args = hierarchize(flat)
         for warning in cli.check(job.args):
             logger.warning(warning)
+        job.variables = tools.environment(job.args)
         if on_cpu():
             from openrlhf_stare import cpu
 
@@ -68,7 +69,9 @@ def run() -> None:
         return job.args
 
     def start_ray(runtime_env=None, **kwargs):
-        return init(runtime_env=job_wide(runtime_env or {}), **local_cluster(job.args), **kwargs)
+        runtime_env = runtime_env or {}
+        runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **job.variables}
+        return init(runtime_env=job_wide(runtime_env), **local_cluster(job.args), **kwargs)
 
     def check_against_the_cluster(args):
         available = ray.cluster_resources()

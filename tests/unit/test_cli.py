@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 from openrlhf_stare import cli
-from openrlhf_stare.algorithms.config import SrGrpoConfig, StareConfig, TpoConfig
+from openrlhf_stare.algorithms.config import StareConfig, TpoConfig
 
 OPENRLHF = Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
 FIELDS = dataclasses.fields(StareConfig)
 DEFAULTS = {field.name: field.default for field in FIELDS}
 ALWAYS_THERE = {name: default for name, default in DEFAULTS.items() if name not in cli.NOT_WITH_PI}
 TPO_DEFAULTS = {field.name: field.default for field in dataclasses.fields(TpoConfig)}
+ALL_FIELDS = {
+    f"{method}.{field.name}": field for method, of in cli.CONFIGS.items() for field in dataclasses.fields(of)
+}
 
 # As little as TPO asks for: OpenRLHF's own defaults are the gae estimator, a KL penalty and one response a prompt.
 TPO = """--policy_loss tpo --advantage_estimator group_norm --algo.kl.init_coef 0 --actor.num_gpus_per_node 2
@@ -88,7 +91,7 @@ def test_one_help_shows_openrlhfs_flags_and_ours():
 def test_the_help_of_every_option_is_the_dataclass_s_and_ends_with_the_default(monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")  # argparse breaks lines at hyphens too
     text = " ".join(parser_with_ours().format_help().split())
-    for field in [*FIELDS, *dataclasses.fields(SrGrpoConfig)]:
+    for field in ALL_FIELDS.values():
         assert f"{field.metadata['help']} (default: {field.default})" in text
 
 
@@ -147,8 +150,7 @@ def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expe
 @pytest.mark.parametrize("words", [[], TYPICAL], ids=["defaults", "typical"])
 def test_openrlhfs_flags_parse_to_the_same_values(words):
     without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
-    added = {"policy_loss", "sr_grpo.tau"}
-    added |= {f"stare.{name}" for name in ALWAYS_THERE} | {f"tpo.{name}" for name in TPO_DEFAULTS}
+    added = {"policy_loss"} | ALL_FIELDS.keys() - {f"stare.{name}" for name in cli.NOT_WITH_PI}
     run_name = "logger.wandb.run_name"  # the minute of the day
     assert with_ours.keys() - without.keys() == added
     assert {name: with_ours[name] for name in without if name != run_name} == {
@@ -190,6 +192,8 @@ def test_every_abbreviation_that_openrlhf_understands_means_the_same():
         ("--stare.record_tokens", "-1", "give", ""),
         ("--stare.w_max", "1.2", "1.3", "--stare.schedule adaptive --stare.reweight_w 1.3"),
         ("--stare.m_min", "0.8", "0.7", "--stare.schedule adaptive --stare.reweight_m 0.7"),
+        ("--tool.seconds", "0", "give", ""),
+        ("--tool.output_chars", "-1", "give", ""),
         ("--policy_loss", "grpo", "stare, openrlhf", ""),
         ("--stare.reweight_w", "2", "leave it out", "--stare.schedule pi"),
         ("--stare.reweight_w", str(DEFAULTS["reweight_w"]), "leave it out", "--stare.schedule pi"),

@@ -17,7 +17,7 @@ FIELDS = {
     f"--{method}.{field.name}": field
     for method, config in cli.CONFIGS.items()
     for field in dataclasses.fields(config)
-    if not isinstance(field.default, bool)  # a switch is two flags
+    if field.default is not True  # a switch that is on has two flags
 }
 OPTION = rf"--(?:{'|'.join(cli.CONFIGS)})\.\w+"
 
@@ -50,7 +50,9 @@ def fenced(language: str) -> list[str]:
 @pytest.mark.parametrize("flag, field", FIELDS.items(), ids=FIELDS)
 def test_the_row_of_an_option_has_its_values_its_default_and_its_help(flag, field):
     choices = field.metadata["choices"]
-    values = ", ".join(f"`{choice}`" for choice in choices) if choices else "number"
+    values = (
+        ", ".join(f"`{choice}`" for choice in choices) if choices else "on" if field.default is False else "number"
+    )
     assert rows(OPTION)[flag] == [values, f"`{field.default}`", field.metadata["help"]]
 
 
