@@ -74,7 +74,10 @@ class TargetTrainer(ppo_actor.ActorPPOTrainer):
         if not self.step_ahead:
             self._open_step(step)
         self.actor_loss_fn.open_micro_batch(*self.step_ahead.pop(0))
-        return super().training_step(experience, kl_ctl, step, loss_batch_info)
+        result = super().training_step(experience, kl_ctl, step, loss_batch_info)
+        # OpenRLHF divides by the tokens of a micro-batch over all ranks: none where a whole prompt was left out.
+        result["num_action_tokens"] = max(result["num_action_tokens"], 1e-6)
+        return result
 
     def _data_loader(self, buffer, batch_size: int, shuffle: bool, drop_last: bool, **options) -> DataLoader:
         if self.dynamic:

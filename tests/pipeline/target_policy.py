@@ -38,10 +38,10 @@ class Float32Actor(ReadableActor):
         self.actor.register_forward_hook(self._count)
 
     def _count(self, *call) -> None:
-        self.passes += 1
+        self.passes += self.actor.training
 
     def count_passes(self) -> int:
-        """How many forward passes this rank has made."""
+        """How many forward passes this rank has made in training mode."""
         return self.passes
 
 
@@ -101,6 +101,7 @@ def train(group: ActorGroup, flags: list[str]) -> tuple[dict[str, torch.Tensor],
     group.start([*FLAGS, *flags])
     maker = SimpleNamespace(args=group.args, tokenizer=SimpleNamespace(pad_token_id=0))
     batches = RemoteExperienceMaker.split_rollout_samples(maker, rollout(group.model))
+    group.forward(batches)
     if group.args.train.dynamic_batch_enable:
         batches = ppo_trainer.balance_experiences(batches, group.args)
     statuses = group.fit(batches)
