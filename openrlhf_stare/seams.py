@@ -13,6 +13,9 @@ SUPPORTED = ("0.11.2",)
 SEAMS = {
     "openrlhf.trainer.ray.ppo_actor": (
         "PolicyLoss",
+        "DataLoader",
+        "ActorPPOTrainer.ppo_train",
+        "ActorPPOTrainer.training_step",
         "PolicyModelActor.__ray_metadata__.modified_class.init_model_from_pretrained",
         "PolicyModelActor.__ray_metadata__.modified_class.forward",
         "PolicyModelActor.__ray_metadata__.modified_class.append",
@@ -25,7 +28,8 @@ SEAMS = {
         "apply_length_penalties",
         "compute_reward",
     ),
-    "openrlhf.trainer.ppo_trainer": ("BasePPOTrainer.train_step",),
+    "openrlhf.trainer.ppo_utils.experience": ("make_experience_batch", "split_experience_batch"),
+    "openrlhf.trainer.ppo_trainer": ("BasePPOTrainer.train_step", "balance_experiences"),
     "openrlhf.trainer.ppo_utils.samples_generator": ("SamplesGenerator.generate_samples",),
     "openrlhf.utils": ("get_strategy",),
 }

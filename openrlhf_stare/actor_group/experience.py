@@ -1,7 +1,8 @@
 """What changes on the way of the data, in the controller actor: even shares for all ranks, and the advantage step.
 
 Two of the changes are guards, which act only where OpenRLHF 0.11.2 would hang (ZeRO-3 with unequal numbers of passes)
-or train on NaN. The others come with `--advantage_estimator sr_grpo` and `--policy_loss stare`.
+or train on NaN. The others come with `--advantage_estimator sr_grpo` and with `--policy_loss`: under `stare` groups of
+equal rewards get no advantage, and under `tpo` two more keep the responses of a prompt together.
 """
 
 from __future__ import annotations
@@ -40,18 +41,71 @@ def evenly_dealt(count: int, args: SimpleNamespace) -> int:
     Whole prompt groups only. A rollout shorter than `--rollout.batch_size` prompts is also cut to whole optimizer
     steps: gradients of a begun one would wait for the next rollout, whose loss is normalised without them.
     """
-    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node // args.ds.ring_attn_size
-    ranks //= args.ds.tensor_parallel_size
-    group = args.rollout.n_samples_per_prompt
-    short = count < args.rollout.batch_size * group
+    short = count < args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    unit = dealing_unit(args, whole_steps=short)
+    return count // unit * unit
+
+
+def dealing_unit(args: SimpleNamespace, whole_steps: bool) -> int:
+    """Of how many responses, or a multiple of it, a rollout must be for equal shares of whole prompt groups, and with
+    `whole_steps` for whole optimizer steps too."""
+    ranks = data_parallel_ranks(args)
     # One rank takes anything. With dynamic batches responses are dealt one by one, otherwise in whole micro-batches,
     # a contiguous chunk of them to each rank.
     dealt = ranks if args.train.dynamic_batch_enable else ranks * args.rollout.micro_batch_size
     unit = 1 if ranks == 1 else dealt
-    if short:
+    if whole_steps:
         unit = math.lcm(unit, args.train.batch_size)
-    unit = math.lcm(unit, group)
-    return count // unit * unit
+    return math.lcm(unit, args.rollout.n_samples_per_prompt)
+
+
+def data_parallel_ranks(args: SimpleNamespace) -> int:
+    """How many ranks of the actor hold responses of their own."""
+    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node // args.ds.ring_attn_size
+    return ranks // args.ds.tensor_parallel_size
+
+
+def number_responses(module: ModuleType) -> None:
+    """Change `openrlhf.trainer.ppo_utils.experience_maker`: under TPO each response carries its number in the rollout.
+
+    Groups are K numbers in a row. The number is in `scores`, which has served its purpose (dynamic filtering) by
+    then: OpenRLHF's buffer keeps that field and the trainer does not log it, while `index` is dropped.
+    """
+    original = module.RemoteExperienceMaker.compute_advantages_and_returns
+
+    def compute_advantages_and_returns(self, experiences):
+        import torch
+
+        experiences = original(self, experiences)
+        if self.args.policy_loss == "tpo":
+            for experience in experiences:
+                experience.scores = torch.tensor(experience.index)
+        return experiences
+
+    module.RemoteExperienceMaker.compute_advantages_and_returns = compute_advantages_and_returns
+
+
+def deal_whole_groups(module: ModuleType) -> None:
+    """Change `openrlhf.trainer.ppo_trainer`: under TPO dynamic batches are dealt group by group, so that a prompt's
+    responses are all on one rank. Without dynamic batches the chunks are contiguous and begin with a group anyway."""
+    from openrlhf.trainer.ppo_utils.experience import make_experience_batch, split_experience_batch
+
+    balance_experiences = module.balance_experiences
+
+    def balance_groups(experiences, args):
+        if args.policy_loss != "tpo":
+            return balance_experiences(experiences, args)
+        ranks, size = data_parallel_ranks(args), args.rollout.n_samples_per_prompt
+        responses = [response for experience in experiences for response in split_experience_batch(experience)]
+        responses.sort(key=lambda response: int(response.scores))
+        groups = [responses[start : start + size] for start in range(0, len(responses), size)]
+        groups.sort(key=lambda group: sum(float(response.total_length) for response in group))
+        # There and back over the ranks, so that none gets the longest group of every turn.
+        turns = [groups[start : start + ranks] for start in range(0, len(groups), ranks)]
+        shares = zip(*(turn[:: (-1) ** place] for place, turn in enumerate(turns)), strict=True)
+        return [make_experience_batch(list(itertools.chain(*share))) for share in shares]
+
+    module.balance_experiences = balance_groups
 
 
 def change_advantages(module: ModuleType) -> None:

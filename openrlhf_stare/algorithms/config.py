@@ -1,4 +1,4 @@
-"""The options of STARE (arXiv 2606.19236) and of SR-GRPO. Only these dataclasses say what a default is."""
+"""The options of the algorithms. These dataclasses are the only place where a default is written."""
 
 from __future__ import annotations
 
@@ -95,3 +95,20 @@ class SrGrpoConfig:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.tau) and self.tau > 0):
             raise ValueError(f"tau {self.tau} is not a finite number above 0: give one, such as 0.5")
+
+
+@dataclass(frozen=True)
+class TpoConfig:
+    """The options of Target Policy Optimization (arXiv 2604.06159), checked when made.
+
+    Raises:
+        ValueError: an option is outside its range. The message starts with the option's name and its value and ends
+            with the remedy.
+    """
+
+    eta: float = option(1.0, "temperature of the target: small puts all on the best response, large keeps the policy")
+    length_normalize: bool = option(True, "divide a response's log-prob by its tokens; off for short responses only")
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.eta) and self.eta > 0):
+            raise ValueError(f"eta {self.eta} is not a finite number above 0: give a temperature such as 1")

@@ -137,6 +137,32 @@ def test_sr_grpo_with_a_resume_from_sync_to_async(addends, tmp_path):
         assert f"'soft_advantage_mean': {mean:.5f}"[:-1] in job.output
 
 
+def test_tpo_in_two_stages_with_kl_loss_and_lost_rewards_then_resumed_with_dynamic_batches(addends, tmp_path):
+    """Rollouts of 4 prompts × 8 responses, trained on twice in steps of 2 prompts, half a prompt at a time."""
+    flags = [*job_flags(addends, tmp_path), "--policy_loss", "tpo", "--algo.advantage.is_correction_level", "off"]
+    flags += ["--train.batch_size", "16", "--train.micro_batch_size", "4", "--train.max_epochs", "2"]
+    flags += ["--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01", "--algo.kl.use_loss"]
+    flags += ["--algo.kl.estimator", "k3", "--data.max_samples", "8", "--ckpt.save_steps", "2"]
+    lost = ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/sometimes_nan.py")]
+    job = run_job([*flags, *lost], tmp_path, timeout=TIME_LIMIT)
+    assert_sound(job, steps=2, vllm_kl=None)
+    assert all(tokens > 0 for tokens in job.scalars["stare/nonfinite_tokens"])
+
+    dynamic = "--train.dynamic_batch_enable --ds.packing_samples --train.max_tokens_per_gpu 64 --train.num_episodes 2"
+    job = run_job([*flags, *dynamic.split(), "--ckpt.load_enable"], tmp_path, timeout=TIME_LIMIT)
+    assert_sound(job, steps=4, vllm_kl=None)
+    assert "Loading the checkpoint" in job.output
+    assert {tag for tag in job.scalars if tag.startswith(("stare/", "tpo/"))} == {
+        *(f"stare/{name}" for name in ("batch_entropy", "nonfinite_tokens", "seconds")),
+        *(f"tpo/{name}" for name in ("target_kl", "fit_kl", "effective_responses", "zero_variance_groups")),
+    }
+    for target_kl, fit_kl in zip(job.scalars["tpo/target_kl"], job.scalars["tpo/fit_kl"], strict=True):
+        assert 0 < fit_kl < target_kl, "every step on a rollout brings the policy closer to its target"
+    assert all(1 < responses < 8 for responses in job.scalars["tpo/effective_responses"])
+    assert all(0 <= groups <= 4 for groups in job.scalars["tpo/zero_variance_groups"])
+    assert changed(tmp_path / "model", addends / "model")
+
+
 def changed(model, other) -> bool:
     """Whether the parameters of two checkpoints differ."""
     parameters, others = (load_file(folder / "model.safetensors") for folder in (model, other))

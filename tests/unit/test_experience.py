@@ -19,6 +19,13 @@ from openrlhf_stare.actor_group import worker
 
 worker.install()
 
+from openrlhf.trainer.ppo_utils.experience import (  # noqa: E402
+    Experience,
+    balance_experiences,
+    make_experience_batch,
+    split_experience_batch,
+)
+
 
 def fresh_copy(name: str):
     """OpenRLHF's module, executed again under a name of its own, which none of our patches is announced for."""
@@ -57,7 +64,6 @@ def is_dealt_evenly(count: int, ranks: int, micro: int, dynamic: bool) -> bool:
 @pytest.mark.parametrize(("count", "ranks"), [(1, 1), (7, 1), (3, 2), (8, 2), (3, 3), (4, 3), (7, 3), (12, 3)])
 def test_the_shares_above_are_openrlhfs(count, ranks, monkeypatch):
     import ray
-    from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
     from openrlhf.trainer.ray.launcher import RayActorGroup
 
     responses = [Experience(sequences=torch.zeros(1, 2), total_length=torch.tensor([1.0])) for _ in range(count)]
@@ -131,6 +137,51 @@ def test_a_rollout_is_cut_with_a_word_and_openrlhf_goes_on(samples_generator, mo
     assert len(warnings) == 1 and "2 left out" in warnings[0]
     generator._sample_buffer = [0, 1]
     assert generator.generate_samples() == ([], None, 0, True)  # OpenRLHF skips an empty rollout
+
+
+# TPO's groups
+
+
+def test_under_tpo_the_responses_are_numbered_in_a_field_that_the_buffer_keeps_and_the_trainer_does_not_log():
+    module = fresh_copy("openrlhf.trainer.ppo_utils.experience_maker")
+    guards.number_responses(module)
+    for policy_loss in ("tpo", "stare"):
+        order = torch.randperm(PROMPTS * K, generator=torch.Generator().manual_seed(0)).tolist()
+        experiences, _ = estimate(module, make_rollout(), "group_norm", sizes=[5, 7], order=order, loss=policy_loss)
+        numbers = [experience.scores for experience in experiences]
+        if policy_loss == "stare":
+            assert numbers == [None, None]
+            continue
+        assert torch.cat(numbers).tolist() == order
+        # By OpenRLHF's own way into the buffer and out of it.
+        for experience in experiences:
+            experience.sequences = experience.attention_mask = torch.ones(len(experience.index), WIDTH + 1)
+        items = [item for experience in experiences for item in split_experience_batch(experience)]
+        assert make_experience_batch(items).scores.tolist() == order
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_under_tpo_dynamic_batches_are_dealt_by_whole_groups_of_even_length(ranks):
+    k, prompts = 3, 12
+    module = fresh_copy("openrlhf.trainer.ppo_trainer")
+    guards.deal_whole_groups(module)
+    args = dealing_args(ranks=ranks, k=k, dynamic=True)
+    lengths = torch.randint(1, 100, (prompts * k,), generator=torch.Generator().manual_seed(1)).float()
+    responses = [
+        Experience(sequences=torch.zeros(1, 2), total_length=lengths[i : i + 1], scores=torch.tensor([i]))
+        for i in torch.randperm(prompts * k, generator=torch.Generator().manual_seed(2)).tolist()
+    ]
+    dealt = {}
+    for args.policy_loss in ("tpo", "stare"):
+        dealt[args.policy_loss] = [batch.scores.tolist() for batch in module.balance_experiences(responses, args)]
+    theirs = [batch.scores.tolist() for batch in balance_experiences(responses, args)]
+    assert dealt["stare"] == theirs, "every other loss keeps OpenRLHF's way"
+    assert sorted(number for share in dealt["tpo"] for number in share) == list(range(prompts * k))
+    for share in dealt["tpo"]:
+        assert len(share) == prompts * k // ranks
+        assert all(sorted(share)[i] // k == sorted(share)[i - i % k] // k for i in range(len(share)))
+    totals = [float(lengths[share].sum()) for share in dealt["tpo"]]
+    assert max(totals) < 1.2 * min(totals)
 
 
 # Non-finite rewards

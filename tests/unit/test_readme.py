@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_stare import cli, resources
+from openrlhf_stare import TpoConfig, cli, resources
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-FIELDS = {f"--{method}.{field.name}": field for method, of in cli.CONFIGS.items() for field in dataclasses.fields(of)}
-OPTION = rf"--(?:{'|'.join(cli.CONFIGS)})\.\w+"
+OPTION = r"--(?:stare|sr_grpo)\.\w+"
+FIELDS = {
+    f"--{method}.{field.name}": field
+    for method in ("stare", "sr_grpo")
+    for field in dataclasses.fields(cli.CONFIGS[method])
+}
 
 
 def load_cli_tests():
@@ -86,12 +90,23 @@ def test_the_metrics_are_those_that_the_code_logs():
     assert rows(metric).keys() == logged
 
 
+def test_tpo_has_its_flags_and_metrics_in_the_tables():
+    eta, normalize = dataclasses.fields(TpoConfig)
+    assert rows(r"--tpo\.eta") == {"--tpo.eta": ["number", f"`{eta.default}`", eta.metadata["help"]]}
+    flags = "--tpo.length_normalize`, `--tpo.no_length_normalize"
+    default = "on" if normalize.default else "off"
+    assert rows(re.escape(flags)) == {flags: ["on, off", default, normalize.metadata["help"]]}
+    source = (ROOT / "openrlhf_stare/actor_group/target_trainer.py").read_text()
+    logged = set(re.findall(r"\"(tpo/\w+)\"", source))
+    assert len(logged) == 4 and rows(r"tpo/\w+").keys() == logged
+
+
 # Examples and paths
 
 
 def test_the_worked_example_gives_what_is_printed():
-    (example,) = fenced("python")
-    test = doctest.DocTestParser().get_doctest(example, {}, "README.md", "README.md", 0)
+    examples = "\n".join(fenced("python"))
+    test = doctest.DocTestParser().get_doctest(examples, {}, "README.md", "README.md", 0)
     assert len(test.examples) > 10
     said = []
     result = doctest.DocTestRunner(verbose=False).run(test, out=said.append)

@@ -288,6 +288,19 @@ def test_what_no_run_has_is_left_out_and_said_so(tmp_path):
         assert picture.key not in shown.ids()
 
 
+def test_the_target_of_tpo(tmp_path, stare):
+    values = {
+        "tpo/target_kl": {1: 0.5, 2: 0.4},
+        "tpo/fit_kl": {1: 0.3, 2: 0.2},
+        "tpo/effective_responses": {1: 3, 2: 4},
+    }
+    log(tmp_path / "tpo", grpo_values() | values)
+    shown = page_of(stare, tmp_path / "tpo")
+    assert "target-curve-1" in shown.ids() and "target-curve-0" not in shown.ids()
+    for label in ("KL of q from old policy (nats)", "KL of q from policy (nats)", "effective responses"):
+        assert label in shown.text
+
+
 def test_a_record_alone_makes_a_page(tmp_path):
     record(tmp_path, [1, 2, 3])
     shown = page_of(tmp_path)
