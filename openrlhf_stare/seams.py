@@ -31,7 +31,7 @@ SEAMS = {
         "compute_reward",
     ),
     "openrlhf.trainer.ppo_utils.experience": ("make_experience_batch", "split_experience_batch"),
-    "openrlhf.trainer.ppo_trainer": ("balance_experiences", "BasePPOTrainer.train_step"),
+    "openrlhf.trainer.ppo_trainer": ("balance_experiences",),
     "openrlhf.trainer.ppo_utils.samples_generator": ("SamplesGenerator.generate_samples",),
     "openrlhf.utils": ("get_strategy",),
     "openrlhf.utils.deepspeed.deepspeed": (

@@ -1,4 +1,4 @@
-# What the launch scripts of the addends task share; sourced by them, in the repository's root.
+# What the launch scripts that train small models share; sourced by them, in the repository's root.
 
 export HF_HUB_OFFLINE=1                  # model and data are made here; nothing is fetched
 export RAY_ADDRESS=${RAY_ADDRESS:-local} # a Ray of its own, unless you name a running one

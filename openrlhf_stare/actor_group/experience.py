@@ -1,7 +1,8 @@
 """What changes on the way of the data, in the controller actor: even shares for all ranks, and the advantage step.
 
 Two of the changes are guards, which act only where OpenRLHF 0.11.2 would hang (ZeRO-3 with unequal numbers of passes)
-or train on NaN. The others come with `--advantage_estimator sr_grpo`, `--policy_loss stare` and `--policy_loss tpo`.
+or train on NaN. The others come with `--advantage_estimator sr_grpo` and with `--policy_loss`: under `stare` groups of
+equal rewards get no advantage, and under `tpo` two more keep the responses of a prompt together.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def change_advantages(module: ModuleType) -> None:
     that subtract a mean of the group (before `reinforce_baseline` whitens over the rollout): the rounding of that mean
     would fill T⁺ and T⁻, and `group_norm` divides it by a std that is as small.
 
-    What is to be logged of a rollout is left in the maker's `figures`.
+    What is to be logged of a rollout goes into every response's `info`, whose means OpenRLHF logs.
     """
     original = module.RemoteExperienceMaker.compute_advantages_and_returns
 
@@ -131,7 +132,6 @@ def change_advantages(module: ModuleType) -> None:
         lost = [~torch.isfinite(experience.rewards.float()) for experience in experiences]
         args = self.strategy.args
         ours = args.policy_loss == "stare" or args.algo.advantage.estimator == "sr_grpo"
-        self.figures = {}
         if ours or any(rows.any() for rows in lost):
             experiences = _reshaped(lost, module, self, original, experiences)
         else:
@@ -161,17 +161,6 @@ def change_advantages(module: ModuleType) -> None:
     module.RemoteExperienceMaker.compute_advantages_and_returns = compute_advantages_and_returns
 
 
-def log_figures(module: ModuleType) -> None:
-    """Change `openrlhf.trainer.ppo_trainer`: a step's figures (console, TensorBoard, W&B) include the maker's."""
-    train_step = module.BasePPOTrainer.train_step
-
-    def train_step_with_figures(self, *args, **kwargs):
-        status, global_step = train_step(self, *args, **kwargs)
-        return {**status, **self.experience_maker.figures}, global_step
-
-    module.BasePPOTrainer.train_step = train_step_with_figures
-
-
 def _reshaped(lost: list[torch.Tensor], module: ModuleType, maker, original, experiences: list) -> list:
     """Run OpenRLHF's own advantage step, as if the lost responses were not there, with our shaped rewards among its.
 
@@ -194,9 +183,10 @@ def _reshaped(lost: list[torch.Tensor], module: ModuleType, maker, original, exp
         rewards, gone = torch.empty_like(in_turn), torch.empty(len(order), dtype=torch.bool)
         rewards[order] = in_turn
         gone[order] = torch.cat(lost)
-        rewards, shaped, std, maker.figures = reshape(rewards, gone, args)
+        rewards, shaped, std, figures = reshape(rewards, gone, args)
         for experience, stand_in in zip(experiences, rewards[order].split(sizes), strict=True):
             experience.rewards = stand_in
+            experience.info |= {name: torch.full((len(stand_in),), value) for name, value in figures.items()}
         replacements, stds = iter(shaped[order].split(sizes)), std[order].split(sizes)
 
     def compute_reward_from_replacements(r, *args, **kwargs):

@@ -16,6 +16,5 @@ def install() -> None:
     patch_when_imported("openrlhf.trainer.ppo_utils.experience_maker", experience.change_advantages)
     patch_when_imported("openrlhf.trainer.ppo_utils.experience_maker", experience.number_responses)
     patch_when_imported("openrlhf.trainer.ppo_trainer", experience.deal_whole_groups)
-    patch_when_imported("openrlhf.trainer.ppo_trainer", experience.log_figures)
     patch_when_imported("openrlhf.utils.deepspeed.deepspeed", checkpoints.keep_the_newest_complete)
     prepare_process()

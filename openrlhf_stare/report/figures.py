@@ -20,6 +20,7 @@ from openrlhf_stare.report.reading import Response, Run, Series
 ENTROPY, TARGET, GATE = "stare/batch_entropy", "stare/target_entropy", "stare/gate_on"
 REWARD = ("rollout/reward_mean", "reward")
 LENGTH = ("rollout/response_length_mean", "response_length")
+ZERO_VARIANCE = ("stare/zero_variance_groups", "tpo/zero_variance_groups")
 BAND = 0.25  # of the target, to either side
 
 # Okabe and Ito's colours, which those who see fewer colours can tell apart too; then again as dashed lines.
@@ -207,7 +208,7 @@ def _draw_soft_advantage(figure: FigureBase, runs: list[Run], style: dict) -> No
 def _draw_zero_variance(figure: FigureBase, runs: list[Run], style: dict) -> None:
     ax = figure.subplots()
     for run in runs:
-        _curve(ax, run, style, run.finite("stare/zero_variance_groups"))
+        _curve(ax, run, style, run.finite(*ZERO_VARIANCE))
     _axes(ax, "prompts")
     ax.set_ylim(bottom=0)
 
@@ -341,7 +342,7 @@ PICTURES = (
         "Prompts with equal rewards",
         "Prompts of a rollout all of whose responses have the same reward.",
         "the number of such prompts (stare/zero_variance_groups)",
-        _has("stare/zero_variance_groups"),
+        _has(*ZERO_VARIANCE),
         _draw_zero_variance,
         lambda count: 2.9,
         5.0,

@@ -133,8 +133,7 @@ def test_sr_grpo_with_a_resume_from_sync_to_async(addends, tmp_path):
             mean, std = job.scalars["soft_advantage_mean"][step], job.scalars["soft_advantage_std"][step]
             # A soft reward is above its group's mean, and all alike make no spread.
             assert job.scalars["rollout/reward_mean"][step] < mean <= 1 and 0 <= std <= 0.5
-        # The same numbers on the console.
-        assert f"'soft_advantage_mean': {mean:.5f}"[:-1] in job.output
+        assert f"'soft_advantage_mean': {mean}," in job.output  # the same number on the console
 
 
 def test_tpo_in_two_stages_with_kl_loss_and_lost_rewards_then_resumed_with_dynamic_batches(addends, tmp_path):
