@@ -25,7 +25,10 @@ SEAMS = {
         "apply_length_penalties",
         "compute_reward",
     ),
-    "openrlhf.trainer.ppo_utils.samples_generator": ("SamplesGenerator.generate_samples",),
+    "openrlhf.trainer.ppo_utils.samples_generator": (
+        "SamplesGenerator.generate_samples",
+        "SamplesGenerator.generate_eval_samples",
+    ),
     "openrlhf.utils": ("get_strategy",),
 }
 

@@ -137,7 +137,7 @@ def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expe
 @pytest.mark.parametrize("words", [[], TYPICAL], ids=["defaults", "typical"])
 def test_openrlhfs_flags_parse_to_the_same_values(words):
     without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
-    added = {"policy_loss"} | {f"stare.{name}" for name in DEFAULTS}
+    added = {"policy_loss", "eval_top_p", "preflight", "dry_run"} | {f"stare.{name}" for name in DEFAULTS}
     run_name = "logger.wandb.run_name"  # the minute of the day
     assert with_ours.keys() - without.keys() == added
     assert {name: with_ours[name] for name in without if name != run_name} == {
@@ -181,6 +181,8 @@ def test_every_abbreviation_that_openrlhf_understands_means_the_same():
         ("--stare.m_min", "0.8", "0.7", "--stare.schedule adaptive --stare.reweight_m 0.7"),
         ("--policy_loss", "grpo", "stare, openrlhf", ""),
         ("--ds.lora.rank", "8", "merge", ""),
+        ("--eval_top_p", "0", "give", ""),
+        ("--eval_top_p", "1.5", "give", ""),
         ("--rollout.top_p", "0.9", "exact", "--stare.entropy sampled"),
         ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9"),
         ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9 --policy_loss openrlhf"),
