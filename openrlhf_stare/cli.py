@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from openrlhf_stare.algorithms.config import StareConfig
 
 POLICY_LOSSES = ("stare", "openrlhf")
+NOT_WITH_PI = ("reweight_w", "reweight_m")  # without effect there, so whoever gives one means something else
 ESTIMATOR = "--algo.advantage.estimator"
 
 
@@ -55,9 +56,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--stare.{field.name}",
             type=type(field.default),
-            default=field.default,
+            # Left out of the arguments unless given, for `check` to see whether it was.
+            default=argparse.SUPPRESS if field.name in NOT_WITH_PI else field.default,
             metavar=_one_of(choices) if choices else field.name.upper(),
-            help=field.metadata["help"].replace("%", "%%") + " (default: %(default)s)",
+            help=field.metadata["help"].replace("%", "%%") + f" (default: {field.default})",
         )
 
     # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
@@ -96,6 +98,11 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
         raise UsageError(
             f"--policy_loss {args.policy_loss} is not one of {', '.join(POLICY_LOSSES)}: choose one of them"
         )
+    for name in NOT_WITH_PI:
+        if args.stare.schedule == "pi" and hasattr(args.stare, name):
+            raise UsageError(
+                f"--stare.{name} {getattr(args.stare, name):g} is not used by --stare.schedule pi: leave it out"
+            )
     try:
         stare = stare_config(args)
     except ValueError as error:
@@ -111,6 +118,11 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
         raise UsageError(f"--eval_top_p {args.eval_top_p:g} is outside (0, 1]: give a share such as 0.7")
     if args.dry_run and not args.preflight:
         raise UsageError("--dry-run goes with --preflight: give both, or leave it out to train")
+    if args.ckpt.max_num < 2 and args.ckpt.save_steps != -1 and not args.ckpt.disable_ds:
+        raise UsageError(
+            f"--ckpt.max_num {args.ckpt.max_num} would leave no complete checkpoint while the next one is saved: "
+            "give at least 2"
+        )
     if args.ds.lora.rank > 0:
         raise UsageError(
             f"--ds.lora.rank {args.ds.lora.rank} cannot train with vLLM, since OpenRLHF's weight sync sends PEFT's "

@@ -18,7 +18,9 @@ SEAMS = {
         "PolicyModelActor.__ray_metadata__.modified_class.append",
         "PolicyModelActor.__ray_metadata__.modified_class.fit",
         "PolicyModelActor.__ray_metadata__.modified_class.save_checkpoint",
+        "PolicyModelActor.__ray_metadata__.modified_class.get_checkpoint_states",
     ),
+    "openrlhf.trainer.ray.vllm_engine": ("RolloutRayActor.__ray_metadata__.modified_class",),
     "openrlhf.models.actor": ("Actor.forward", "compute_entropy"),
     "openrlhf.trainer.ppo_utils.experience_maker": (
         "RemoteExperienceMaker.compute_advantages_and_returns",
@@ -30,6 +32,12 @@ SEAMS = {
         "SamplesGenerator.generate_eval_samples",
     ),
     "openrlhf.utils": ("get_strategy",),
+    "openrlhf.utils.deepspeed.deepspeed": (
+        "DeepspeedStrategy.save_ckpt",
+        "DeepspeedStrategy.load_ckpt",
+        "DeepspeedStrategy._read_ckpt_metric",
+        "DeepspeedStrategy._write_ckpt_metric",
+    ),
 }
 
 

@@ -39,11 +39,14 @@ def main() -> None:
 def run() -> None:
     """OpenRLHF's command with our policy actor, flags, checks and Ray settings."""
     import openrlhf.trainer.ray.ppo_actor as ppo_actor
+    import openrlhf.trainer.ray.vllm_engine as vllm_engine
     import openrlhf.utils
     import openrlhf.utils.config
     import ray
 
+    from openrlhf_stare import deaths
     from openrlhf_stare.actor_group.policy_actor import StarePolicyActor
+    from openrlhf_stare.actor_group.rollout_actor import StareRolloutActor
 
     parse_args, hierarchize = argparse.ArgumentParser.parse_args, openrlhf.utils.config.hierarchize
     get_strategy, init = openrlhf.utils.get_strategy, ray.init
@@ -91,9 +94,11 @@ def run() -> None:
         patch.object(openrlhf.utils, "get_strategy", check_against_the_cluster),
         patch.object(ray, "init", start_ray),
         patch.object(ppo_actor, "PolicyModelActor", ray.remote(num_gpus=1)(StarePolicyActor)),
+        patch.object(vllm_engine, "RolloutRayActor", ray.remote(StareRolloutActor)),
     ):
         try:
-            runpy.run_module(COMMAND, run_name="__main__", alter_sys=True)
+            with deaths.watched():
+                runpy.run_module(COMMAND, run_name="__main__", alter_sys=True)
         finally:
             ray.shutdown()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import shutil
 import time
 
 import openrlhf.trainer.ray.ppo_actor as ppo_actor
@@ -133,10 +134,37 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
     # ── checkpoints ──
 
     def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None) -> None:
+        self._refuse_to_save_non_finite(tag)
         if self.reweights:
             state = {"config": dataclasses.asdict(self.stare), "controller": self.loss.controller.state_dict()}
             client_states = {**(client_states or {}), "stare": state}
-        super().save_checkpoint(tag, client_states, metric_value, metric_key)
+        try:
+            super().save_checkpoint(tag, client_states, metric_value, metric_key)
+        except (OSError, RuntimeError) as error:
+            # torch says of a full disk only that it found itself at an unexpected position in the file.
+            path = self.strategy.args.ckpt.path
+            free = shutil.disk_usage(path).free / 2**20
+            raise OSError(
+                f"The checkpoint {tag} could not be written to --ckpt.path {path}, where {free:.0f} MiB are free "
+                f"({' '.join(str(error).split())}): make room there, then --ckpt.load_enable goes on from the last "
+                "complete checkpoint"
+            ) from error
+
+    def _refuse_to_save_non_finite(self, tag: str) -> None:
+        # The last optimizer step may have broken the policy, which the next log-prob pass would find too late.
+        values = [_own_values(parameter) for parameter in self.actor.model.parameters()]
+        bad = sum(int((~torch.isfinite(value)).sum()) for value in values)
+        bad = all_reduce_sums([bad], self.dp_group).item()
+        if bad:
+            raise FloatingPointError(
+                f"{bad:.0f} values in the ranks' parameters are not finite, and the checkpoint {tag} was not written: "
+                "resume from the last checkpoint, with a lower learning rate"
+            )
+
+    def get_checkpoint_states(self) -> dict:
+        # Where no checkpoint was ever finished nothing is loaded, and OpenRLHF's trainer would miss these.
+        beginning = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
+        return super().get_checkpoint_states() or beginning
 
     def _restore(self, state: dict | None) -> None:
         """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow."""
@@ -146,14 +174,23 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             self.strategy.print("The checkpoint was made without STARE: its controller starts fresh")
             return
         saved, flags = state["config"], dataclasses.asdict(self.stare)
-        differing = [name for name, value in flags.items() if saved.get(name) != value]
+        differing = [name for name, value in flags.items() if saved.get(name, value) != value]  # one may be newer
         # What W and M start from, or how they move: their saved values would not be those that the flags ask for.
         fresh = not {"schedule", "reweight_w", "reweight_m"}.isdisjoint(differing)
         if differing:
-            changes = ", ".join(f"{name} {saved.get(name)} -> {flags[name]}" for name in differing)
+            changes = ", ".join(f"{name} {saved[name]} -> {flags[name]}" for name in differing)
             start = "starts fresh" if fresh else "goes on from the checkpoint"
             self.strategy.print(
                 f"STARE follows the flags where the checkpoint differs ({changes}); its controller {start}"
             )
         if not fresh:
             self.loss.controller.load_state_dict(state["controller"])
+
+
+def _own_values(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """What this rank holds of a parameter: its share under ZeRO-3, less the padding, which nobody initialises."""
+    if not hasattr(parameter, "ds_tensor"):
+        return parameter
+    share = parameter.ds_tensor
+    start = parameter.ds_zero_partition_rank * share.ds_numel
+    return share[: max(0, parameter.ds_numel - start)]

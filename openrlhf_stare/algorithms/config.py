@@ -20,7 +20,7 @@ def option(default: object, description: str, choices: tuple[str, ...] | None = 
 
 @dataclass(frozen=True)
 class StareConfig:
-    """The options of STARE, checked when made.
+    """The options of STARE, checked when made. Under `pi`, `reweight_w` and `reweight_m` are without effect.
 
     Raises:
         ValueError: an option is outside its range. The message starts with the option's name and its value and ends

@@ -15,6 +15,7 @@ from openrlhf_stare.algorithms.config import StareConfig
 OPENRLHF = Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
 FIELDS = dataclasses.fields(StareConfig)
 DEFAULTS = {field.name: field.default for field in FIELDS}
+ALWAYS_THERE = {name: default for name, default in DEFAULTS.items() if name not in cli.NOT_WITH_PI}
 
 # A command of the kind that the cluster recipes use.
 TYPICAL = """--actor.model_name_or_path model --reward.remote_url http://host:1/score --data.prompt_dataset prompts
@@ -93,7 +94,7 @@ def test_whether_the_flags_are_there_can_be_asked():
 def test_without_our_flags_the_loss_is_stare_with_the_defaults_of_the_dataclass():
     args = parse()
     assert args.policy_loss == "stare"
-    assert vars(args.stare) == DEFAULTS
+    assert vars(args.stare) == ALWAYS_THERE
     assert cli.stare_config(args) == StareConfig()
     assert cli.check(args) == []
 
@@ -107,7 +108,7 @@ def test_every_option_has_a_type_that_a_flag_can_convert_to():
 def test_every_option_arrives_as_typed(field):
     given = (field.metadata["choices"] or ("3" if isinstance(field.default, int) else "0.25",))[-1]
     args = parse(f"--stare.{field.name}", given)
-    assert vars(args.stare) == {**DEFAULTS, field.name: type(field.default)(given)}
+    assert vars(args.stare) == {**ALWAYS_THERE, field.name: type(field.default)(given)}
 
 
 def test_the_config_of_a_command():
@@ -137,7 +138,7 @@ def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expe
 @pytest.mark.parametrize("words", [[], TYPICAL], ids=["defaults", "typical"])
 def test_openrlhfs_flags_parse_to_the_same_values(words):
     without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
-    added = {"policy_loss", "eval_top_p", "preflight", "dry_run"} | {f"stare.{name}" for name in DEFAULTS}
+    added = {"policy_loss", "eval_top_p", "preflight", "dry_run"} | {f"stare.{name}" for name in ALWAYS_THERE}
     run_name = "logger.wandb.run_name"  # the minute of the day
     assert with_ours.keys() - without.keys() == added
     assert {name: with_ours[name] for name in without if name != run_name} == {
@@ -180,6 +181,11 @@ def test_every_abbreviation_that_openrlhf_understands_means_the_same():
         ("--stare.w_max", "1.2", "1.3", "--stare.schedule adaptive --stare.reweight_w 1.3"),
         ("--stare.m_min", "0.8", "0.7", "--stare.schedule adaptive --stare.reweight_m 0.7"),
         ("--policy_loss", "grpo", "stare, openrlhf", ""),
+        ("--stare.reweight_w", "2", "leave it out", "--stare.schedule pi"),
+        ("--stare.reweight_w", str(DEFAULTS["reweight_w"]), "leave it out", "--stare.schedule pi"),
+        ("--stare.reweight_m", str(DEFAULTS["reweight_m"]), "leave it out", "--stare.schedule pi"),
+        ("--ckpt.max_num", "1", "at least 2", "--ckpt.save_steps 5"),
+        ("--ckpt.max_num", "0", "at least 2", "--ckpt.save_steps 5 --policy_loss openrlhf"),
         ("--ds.lora.rank", "8", "merge", ""),
         ("--eval_top_p", "0", "give", ""),
         ("--eval_top_p", "1.5", "give", ""),
@@ -215,6 +221,10 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "--stare.reweight_m 1",
         "--stare.alpha 0",
         "--stare.entropy sampled",
+        "--stare.schedule pi",
+        "--ckpt.max_num 2 --ckpt.save_steps 5",
+        "--ckpt.max_num 1",  # no checkpoint is written
+        "--ckpt.max_num 1 --ckpt.save_steps 5 --ckpt.disable_ds",
         "--rollout.top_p 0.9",
         "--policy_loss openrlhf",
     ],

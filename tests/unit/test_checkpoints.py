@@ -1,0 +1,335 @@
+"""Which checkpoint is complete, which one a job resumes from, and which ones are deleted, on real folders."""
+
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from openrlhf_stare.actor_group import checkpoints
+from openrlhf_stare.actor_group.checkpoints import is_complete, newest_complete, resume_point
+
+STATES = ("zero_pp_rank_{}_mp_rank_00_model_states.pt", "bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt")
+
+
+def write_states(checkpoint: Path, numbers: int = 64) -> None:
+    """What DeepSpeed writes for two ranks, and then OpenRLHF, with small tensors in place of a model."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    for rank in (0, 1):
+        for name in STATES:
+            torch.save({"tensor": torch.arange(numbers)}, checkpoint / name.format(rank))
+    (checkpoint.parent / "latest").write_text(checkpoint.name)
+
+
+def openrlhfs(checkpoint: Path, metric: float | None = None, numbers: int = 64) -> Path:
+    """A checkpoint that OpenRLHF saved without this plugin."""
+    write_states(checkpoint, numbers)
+    (checkpoint / "metric.json").write_text(json.dumps({"metric_key": None, "metric_value": metric}))
+    return checkpoint
+
+
+def begun(checkpoint: Path) -> Path:
+    """One whose job was killed after all files were written and before it was finished."""
+    checkpoints.begin(checkpoint)
+    return openrlhfs(checkpoint)
+
+
+def finished(checkpoint: Path, metric: float | None = None, numbers: int = 64) -> Path:
+    checkpoints.begin(checkpoint)
+    openrlhfs(checkpoint, metric, numbers)
+    checkpoints.finish(checkpoint)
+    return checkpoint
+
+
+def metric_of(checkpoint: Path) -> float | None:
+    return json.loads((checkpoint / "metric.json").read_text())["metric_value"]
+
+
+def cut_short(checkpoint: Path, name: str = STATES[1].format(1), by: int = 1) -> None:
+    os.truncate(checkpoint / name, (checkpoint / name).stat().st_size - by)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "_actor"
+
+
+# What is complete
+
+
+def test_a_checkpoint_is_complete_when_it_is_finished(folder):
+    assert not is_complete(folder / "global_step1")
+    assert not is_complete(begun(folder / "global_step1"))
+    checkpoints.finish(folder / "global_step1")
+    assert is_complete(folder / "global_step1")
+
+
+@pytest.mark.parametrize("name", [*(name.format(1) for name in STATES), "metric.json"])
+@pytest.mark.parametrize("damage", ["cut short by a byte", "emptied", "gone"])
+def test_a_finished_checkpoint_with_a_damaged_file_is_not_complete(folder, name, damage):
+    checkpoint = finished(folder / "global_step1")
+    if damage == "gone":
+        (checkpoint / name).unlink()
+    else:
+        os.truncate(checkpoint / name, 0 if damage == "emptied" else (checkpoint / name).stat().st_size - 1)
+    assert not is_complete(checkpoint)
+
+
+def test_a_damaged_manifest_is_not_taken_for_a_checkpoint_without_one(folder):
+    checkpoint = finished(folder / "global_step1")
+    cut_short(checkpoint, checkpoints.MANIFEST)
+    assert not is_complete(checkpoint)
+
+
+def test_a_file_that_was_cut_short_on_its_way_to_the_disk_is_noticed_when_finishing(folder):
+    checkpoint = begun(folder / "global_step1")
+    cut_short(checkpoint)
+    with pytest.raises(OSError, match="global_step1 is not whole on the disk: bf16_zero_pp_rank_1_mp_rank_00_optim"):
+        checkpoints.finish(checkpoint)
+    assert not is_complete(checkpoint)
+
+
+def test_saving_a_tag_again_starts_from_an_empty_folder(folder):
+    checkpoint = finished(folder / "global_step1")
+    (checkpoint / "zero_pp_rank_2_mp_rank_00_model_states.pt").touch()  # of a run with more ranks
+    checkpoints.begin(checkpoint)
+    assert [path.name for path in checkpoint.iterdir()] == [checkpoints.MANIFEST]
+    assert not is_complete(checkpoint)
+
+
+def test_a_checkpoint_of_plain_openrlhf_is_complete_when_its_ranks_had_saved_and_its_files_are_whole(folder):
+    assert is_complete(openrlhfs(folder / "global_step1"))
+    write_states(folder / "global_step2")  # OpenRLHF's last file is missing
+    assert not is_complete(folder / "global_step2")
+    for name in STATES:
+        cut_short(openrlhfs(folder / "global_step3"), name.format(1))
+        assert not is_complete(folder / "global_step3")
+
+
+# Which one a job resumes from
+
+
+def test_the_newest_complete_one_is_taken_by_time_and_not_by_name(folder):
+    for step in (8, 9, 10, 2):  # a run of its own began in the folder of another
+        finished(folder / f"global_step{step}")
+    assert newest_complete([folder]) == ("global_step2", [])
+
+
+def test_incomplete_ones_are_passed_over(folder):
+    finished(folder / "global_step8")
+    finished(folder / "global_step9")
+    cut_short(finished(folder / "global_step10"))
+    begun(folder / "global_step11")  # `latest` names it
+    assert newest_complete([folder]) == ("global_step9", ["global_step11", "global_step10"])
+    tag, sentence = resume_point([folder])
+    assert tag == "global_step9"
+    assert sentence == "Resuming from checkpoint global_step9, past the incomplete global_step11, global_step10"
+
+
+def test_without_anything_to_pass_over_the_sentence_names_the_checkpoint_alone(folder):
+    finished(folder / "global_step1")
+    assert resume_point([folder]) == ("global_step1", "Resuming from checkpoint global_step1")
+
+
+def test_latest_edited_by_hand_is_followed(folder):
+    for step in (1, 2, 3):
+        finished(folder / f"global_step{step}")
+    (folder / "latest").write_text("global_step2\n")
+    assert newest_complete([folder]) == ("global_step2", [])
+
+
+@pytest.mark.parametrize("latest", ["", "global_step9", None], ids=["empty", "names nothing", "gone"])
+def test_a_damaged_latest_does_not_matter(folder, latest):
+    finished(folder / "global_step1")
+    finished(folder / "global_step2")
+    (folder / "latest").unlink()
+    if latest is not None:
+        (folder / "latest").write_text(latest)
+    assert newest_complete([folder]) == ("global_step2", [])
+
+
+def test_a_folder_that_was_copied_keeps_its_order(folder):
+    for step in (1, 2):
+        finished(folder / f"global_step{step}")
+    (folder / "latest").unlink()
+    os.utime(folder / "global_step1", (time.time() + 60, time.time() + 60))
+    assert newest_complete([folder]) == ("global_step2", [])
+
+
+def test_a_checkpoint_of_plain_openrlhf_is_ordered_by_the_time_of_its_folder(folder):
+    finished(folder / "global_step1")
+    openrlhfs(folder / "global_step2")
+    (folder / "latest").unlink()
+    assert newest_complete([folder]) == ("global_step2", [])
+    os.utime(folder / "global_step2", (0, 0))
+    assert newest_complete([folder]) == ("global_step1", [])
+
+
+def test_actor_and_critic_resume_from_the_newest_that_is_complete_in_both(tmp_path):
+    actor, critic = tmp_path / "_actor", tmp_path / "_critic"
+    for step in (1, 2, 3, 4):
+        finished(actor / f"global_step{step}")
+    for step in (1, 2, 3):
+        finished(critic / f"global_step{step}")
+    cut_short(critic / "global_step3")
+    begun(critic / "global_step4")
+    for folders in ([actor, critic], [critic, actor]):
+        assert newest_complete(folders) == ("global_step2", ["global_step4", "global_step3"])
+
+
+def test_the_critic_counts_if_the_job_has_one_that_was_saved(tmp_path):
+    def folders(critic: str | None) -> list[str]:
+        args = SimpleNamespace(ckpt=SimpleNamespace(path=tmp_path), critic=SimpleNamespace(model_name_or_path=critic))
+        return [path.name for path in checkpoints.model_folders(args)]
+
+    assert folders(critic=None) == folders(critic="model") == ["_actor"]
+    (tmp_path / "_critic").mkdir()
+    assert folders(critic=None) == ["_actor"]
+    assert folders(critic="model") == ["_actor", "_critic"]
+
+
+def test_a_job_killed_while_it_saved_its_first_checkpoint_starts_from_the_beginning(folder):
+    folder.mkdir()
+    sentence = f"No checkpoint under {folder.parent} was ever finished: starting from the beginning"
+    assert resume_point([folder]) == (None, sentence)
+    begun(folder / "global_step1")
+    assert resume_point([folder]) == (None, sentence.replace("finished", "finished (global_step1 was only begun)"))
+
+
+@pytest.mark.parametrize("save", [finished, openrlhfs])
+def test_where_all_complete_ones_are_damaged_the_job_does_not_start_from_the_beginning(folder, save):
+    for step in (1, 2):
+        cut_short(save(folder / f"global_step{step}"))
+    begun(folder / "global_step3")
+    with pytest.raises(checkpoints.NoCompleteCheckpoint) as caught:
+        resume_point([folder])
+    assert str(caught.value) == (
+        f"No checkpoint under {folder.parent} is complete any more (global_step3, global_step2, global_step1): "
+        "bring one back, or leave out --ckpt.load_enable to start from the beginning"
+    )
+
+
+# Which ones are deleted
+
+
+def left_of(folder: Path, new: str, kept: str | None, max_num: int = 3, max_mem: float = math.inf) -> list[str]:
+    deleted = checkpoints.make_room(folder / new, kept, max_num, max_mem, metric_of)
+    assert not any(path.exists() for path in deleted)
+    return sorted(path.name for path in folder.iterdir() if path.is_dir())
+
+
+def test_before_the_first_checkpoint_there_is_nothing_to_delete(folder):
+    assert checkpoints.make_room(folder / "global_step1", None, 2, math.inf, metric_of) == []
+
+
+def test_the_oldest_goes_when_there_are_as_many_as_may_be_with_the_new_one(folder):
+    for step in (8, 9, 10):
+        finished(folder / f"global_step{step}")
+    assert left_of(folder, "global_step11", "global_step10", max_num=4) == [
+        "global_step10",
+        "global_step8",
+        "global_step9",
+    ]
+    assert left_of(folder, "global_step11", "global_step10", max_num=2) == ["global_step10"]
+
+
+def test_an_incomplete_one_goes_first_then_one_without_metric_then_the_worst(folder):
+    for step, metric in enumerate([0.9, 0.2, None, 0.5, 0.8]):
+        finished(folder / f"global_step{step}", metric)
+    cut_short(folder / "global_step4")
+    expected = [0, 1, 2, 3, 4]
+    for gone, max_num in ((4, 5), (2, 4), (1, 3), (3, 2)):
+        expected.remove(gone)
+        assert left_of(folder, "global_step5", None, max_num) == [f"global_step{step}" for step in expected]
+
+
+def test_the_one_to_resume_from_stays_though_its_metric_is_the_worst(folder):
+    for step, metric in enumerate([0.9, 0.8, 0.1]):
+        finished(folder / f"global_step{step}", metric)
+    assert left_of(folder, "global_step3", "global_step2", max_num=2) == ["global_step2"]
+
+
+def test_the_one_to_resume_from_stays_though_it_alone_is_larger_than_the_limit(folder):
+    for step in (1, 2, 3):
+        finished(folder / f"global_step{step}", numbers=20_000)
+    size = sum(file.stat().st_size for file in (folder / "global_step1").iterdir())
+    gib = size / 2**30
+    assert left_of(folder, "global_step4", "global_step3", 9, max_mem=2.5 * gib) == ["global_step2", "global_step3"]
+    assert left_of(folder, "global_step4", "global_step3", 9, max_mem=0.5 * gib) == ["global_step3"]
+
+
+def test_a_new_best_one_replaces_the_old_unless_that_is_the_one_to_resume_from(folder):
+    for tag in ("global_step1", "best_global_step1", "global_step2"):
+        finished(folder / tag, metric=0.5)
+    assert left_of(folder, "global_step3", "global_step2", max_num=2) == ["best_global_step1", "global_step2"]
+    assert left_of(folder, "best_global_step3", "best_global_step1", max_num=2) == [
+        "best_global_step1",
+        "global_step2",
+    ]
+    assert left_of(folder, "best_global_step3", "global_step2", max_num=2) == ["global_step2"]
+
+
+# All of it, killed at any moment
+
+
+def save(folder: Path, tag: str, folders: list[Path], **limits) -> None:
+    """What the ranks of one model do to the disk when they save."""
+    kept, _ = newest_complete(folders)
+    checkpoints.make_room(folder / tag, kept, metric=metric_of, **limits)
+    begun(folder / tag)
+    checkpoints.finish(folder / tag)
+
+
+def killed_before_operation(count: int, job) -> bool:
+    """Run `job` in a process that dies right before its `count`-th change to the disk; whether it did."""
+    pid = os.fork()
+    if pid == 0:
+        seen = 0
+
+        def die_in_time(event: str, arguments: tuple) -> None:
+            nonlocal seen
+            writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
+            if writes or event in ("os.mkdir", "os.remove", "os.rmdir", "os.rename", "os.truncate"):
+                seen += 1
+                if seen > count:
+                    os._exit(9)
+
+        sys.addaudithook(die_in_time)
+        try:
+            job()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, 9)
+    return code == 9
+
+
+@pytest.mark.parametrize("new", ["global_step4", "global_step2", "best_global_step4"])
+def test_a_job_killed_at_any_moment_of_saving_leaves_a_checkpoint_to_resume_from(tmp_path, new):
+    """It resumed from step 1, because the critic's step 2 was cut short, and its limits are too small for anything."""
+    for folder in (tmp_path / "start/_actor", tmp_path / "start/_critic"):
+        for tag in ("best_global_step1", "global_step2", "global_step1"):
+            finished(folder / tag, metric=0.5)
+    cut_short(tmp_path / "start/_critic/global_step2")
+    count, killed = 0, True
+    while killed:
+        path = shutil.copytree(tmp_path / "start", tmp_path / str(count))
+        folders = [path / "_actor", path / "_critic"]
+
+        def job(folders=folders):
+            for folder in folders:
+                save(folder, new, folders, max_num=2, max_mem=0)
+
+        killed = killed_before_operation(count, job)
+        tag, _ = newest_complete(folders)
+        assert tag == ("global_step1" if killed else new)
+        count += 1
+    assert count > 20
