@@ -6,7 +6,9 @@ import argparse
 import dataclasses
 from types import SimpleNamespace
 
+from openrlhf_stare import tools
 from openrlhf_stare.algorithms.config import StareConfig
+from openrlhf_stare.tools.config import ToolConfig
 
 POLICY_LOSSES = ("stare", "openrlhf")
 NOT_WITH_PI = ("reweight_w", "reweight_m")  # without effect there, so whoever gives one means something else
@@ -50,17 +52,22 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dry-run", action="store_true", help="with --preflight: check only what needs no cluster, on this machine"
     )
-    for field in dataclasses.fields(StareConfig):
-        # The choices are shown but left to StareConfig to check: its sentence carries the remedy.
-        choices = field.metadata["choices"]
-        group.add_argument(
-            f"--stare.{field.name}",
-            type=type(field.default),
-            # Left out of the arguments unless given, for `check` to see whether it was.
-            default=argparse.SUPPRESS if field.name in NOT_WITH_PI else field.default,
-            metavar=_one_of(choices) if choices else field.name.upper(),
-            help=field.metadata["help"].replace("%", "%%") + f" (default: {field.default})",
-        )
+    for prefix, config in (("stare", StareConfig), ("tool", ToolConfig)):
+        for field in dataclasses.fields(config):
+            flag, text = f"--{prefix}.{field.name}", field.metadata["help"].replace("%", "%%")
+            if isinstance(field.default, bool):
+                group.add_argument(flag, action="store_true", help=text)
+                continue
+            # The choices are shown but left to the dataclass to check: its sentence carries the remedy.
+            choices = field.metadata["choices"]
+            group.add_argument(
+                flag,
+                type=type(field.default),
+                # Left out of the arguments unless given, for `check` to see whether it was.
+                default=argparse.SUPPRESS if field.name in NOT_WITH_PI else field.default,
+                metavar=_one_of(choices) if choices else field.name.upper(),
+                help=f"{text} (default: {field.default})",
+            )
 
     # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
     parser.error = lambda message: parser.exit(2, f"train_ray: error: {' '.join(message.split())}\n")
@@ -128,6 +135,10 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
             f"--ds.lora.rank {args.ds.lora.rank} cannot train with vLLM, since OpenRLHF's weight sync sends PEFT's "
             "parameter names, which vLLM refuses: leave the rank at 0, with any adapter merged into the model before"
         )
+    try:
+        tools.check(args)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _warnings(args: SimpleNamespace) -> list[str]:
@@ -147,6 +158,11 @@ def _warnings(args: SimpleNamespace) -> list[str]:
             f"--train.dynamic_batch_enable with --ds.zero_stage {args.ds.zero_stage} trains on the last micro-batch "
             "of each optimizer step only, under any loss, since OpenRLHF 0.11.2 tells DeepSpeed that every backward "
             "pass ends a step: use --ds.zero_stage 3"
+        )
+    if args.tool.run_model_code_without_sandbox:
+        warnings.append(
+            "--tool.run_model_code_without_sandbox lets programs that a model wrote do on the nodes what this user "
+            "may do: install bubblewrap and leave the flag out, unless the machines can be thrown away"
         )
     if args.stare.entropy == "sampled" and args.train.async_enable:
         warnings.append(

@@ -15,7 +15,7 @@ import sys
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from openrlhf_stare import cli, preflight, resources, seams
+from openrlhf_stare import cli, preflight, resources, seams, tools
 from openrlhf_stare.actor_group import worker
 from openrlhf_stare.runtime import CPU_VARIABLE, on_cpu
 
@@ -50,7 +50,7 @@ def run() -> None:
 
     parse_args, hierarchize = argparse.ArgumentParser.parse_args, openrlhf.utils.config.hierarchize
     get_strategy, init = openrlhf.utils.get_strategy, ray.init
-    job = SimpleNamespace(args=None, warnings=[])
+    job = SimpleNamespace(args=None, warnings=[], variables={})
 
     def parse_args_with_ours(parser, *args, **kwargs):
         if ESTIMATOR_FLAG in parser._option_string_actions and not cli.has_flags(parser):
@@ -62,6 +62,7 @@ def run() -> None:
         job.warnings = cli.check(job.args)
         for warning in job.warnings:
             logger.warning(warning)
+        job.variables = tools.environment(job.args)
         # A dry run is for a cluster elsewhere, whatever this machine has.
         if on_cpu() and not job.args.dry_run:
             from openrlhf_stare import cpu
@@ -72,7 +73,9 @@ def run() -> None:
     def start_ray(runtime_env=None, **kwargs):
         if job.args.dry_run:
             return None
-        runtime_env = job_wide(runtime_env or {})
+        runtime_env = runtime_env or {}
+        runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **job.variables}
+        runtime_env = job_wide(runtime_env)
         if job.args.preflight:
             # On a node without our package it would end every worker, before one could say what is missing.
             runtime_env.pop("worker_process_setup_hook", None)

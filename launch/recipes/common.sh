@@ -17,7 +17,7 @@ if [[ ${SUBMIT:-0} == 1 ]]; then here=.; else here=$root; fi
 
 # Task. All paths must be visible from every node.
 : "${DATA:=$root/data/train.jsonl}" "${EVAL_DATA:=$root/data/aime24.jsonl,$root/data/aime25.jsonl}"
-: "${REWARD:=$here/openrlhf_stare/data/reward.py}" "${AGENT:=${agent:+$here/$agent}}" "${CHAT_TEMPLATE:=1}"
+: "${REWARD:=$here/openrlhf_stare/rewards/math_reward.py}" "${AGENT:=${agent:+$here/$agent}}" "${CHAT_TEMPLATE:=1}"
 : "${BASELINE:=0}"
 name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || echo stare)
 : "${RUN:=$root/runs/$name}"
@@ -27,7 +27,7 @@ name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || echo stare)
 : "${TOKENS_PER_GPU:=$((2 * (PROMPT_TOKENS + RESPONSE_TOKENS)))}"
 
 # STARE.
-: "${W:=1.1}" "${M:=0.9}" "${P:=0.1}" "${TARGET_ENTROPY:=0.3}" "${VARIANT:=O1}"
+: "${W:=1.1}" "${M:=0.9}" "${P:=0.1}" "${TARGET_ENTROPY:=0.3}" "${VARIANT:=O1}" "${SCHEDULE:=fixed}"
 
 # The published runs were stopped by hand after some thousand steps. A command that is repeated goes on from the last
 # checkpoint.
@@ -57,12 +57,13 @@ flags=(
     --actor.lr_scheduler constant --actor.lr_warmup_ratio 0
     --algo.advantage.is_correction_level "$IS_CORRECTION"
 
-    --stare.variant "$VARIANT" --stare.top_p_ratio "$P" --stare.reweight_w "$W" --stare.reweight_m "$M"
-    --stare.target_entropy "$TARGET_ENTROPY" --stare.schedule fixed --stare.entropy exact
+    --stare.variant "$VARIANT" --stare.top_p_ratio "$P" --stare.target_entropy "$TARGET_ENTROPY"
+    --stare.schedule "$SCHEDULE" --stare.entropy exact
 
     --ckpt.path "$RUN/checkpoints" --ckpt.output_dir "$RUN/model" --ckpt.save_steps "$SAVE_STEPS" --ckpt.load_enable
     --ckpt.save_hf --logger.tensorboard_dir "$RUN/tensorboard" --logger.wandb.run_name "$name"
 )
+if [[ $SCHEDULE != pi ]]; then flags+=(--stare.reweight_w "$W" --stare.reweight_m "$M"); fi # pi finds its own
 if [[ -n $EVAL_DATA ]]; then
     flags+=(--eval.dataset "$EVAL_DATA" --eval.steps "$EVAL_STEPS" --eval.n_samples_per_prompt "$EVAL_SAMPLES")
     flags+=(--eval.temperature 1 --eval_top_p 0.7)

@@ -116,8 +116,7 @@ def test_a_cluster_of_another_size():
 
 @by_name
 def test_a_dry_run_of_the_preflight_passes_with_a_small_model_in_place(recipe, tiny_task, monkeypatch, capsys):
-    agent = {"AGENT": str(ROOT / "tests/pipeline/agents/second_try.py")} if recipe.stem == "tool_use_7b" else {}
-    words = command(recipe, "--preflight", "--dry-run", **tiny_task, **agent)
+    words = command(recipe, "--preflight", "--dry-run", **tiny_task)
     monkeypatch.setattr(sys, "argv", words[2:])
     with pytest.raises(SystemExit) as ended:
         train_ray.run()
