@@ -15,8 +15,8 @@ if [[ ${SUBMIT:-0} == 1 ]]; then here=.; else here=$root; fi
 : "${NODES:=2}" "${GPUS_PER_NODE:=8}" "${TENSOR_PARALLEL:=1}" "${COLOCATE:=1}"
 : "${ENGINES:=$((NODES * GPUS_PER_NODE / TENSOR_PARALLEL))}" "${GPU_MEMORY:=0.6}"
 
-# Task. All paths must be visible from every node.
-: "${DATA:=$root/data/train.jsonl}" "${EVAL_DATA:=$root/data/aime24.jsonl,$root/data/aime25.jsonl}"
+# Task: what `python -m openrlhf_stare.data SOURCE … --out runs/data` writes. All paths must be visible from every node.
+: "${DATA:=$root/runs/data/train.jsonl}" "${EVAL_DATA=$root/runs/data/aime24.jsonl,$root/runs/data/aime25.jsonl}"
 : "${REWARD:=$here/openrlhf_stare/rewards/math_reward.py}" "${AGENT:=${agent:+$here/$agent}}" "${CHAT_TEMPLATE:=1}"
 : "${BASELINE:=0}"
 name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || echo stare)

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from openrlhf_stare import cli, resources, train_ray
+from openrlhf_stare.actor_group import worker
+
+worker.install()
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = sorted(ROOT.glob("launch/recipes/*.sh")) + sorted(ROOT.glob("launch/cluster/*.sh"))
-RECIPES = [path for path in ROOT.glob("launch/recipes/*.sh") if path.name != "common.sh"]
+SCRIPTS = sorted(ROOT.glob("launch/**/*.sh"))
+RECIPES = [path for path in sorted(ROOT.glob("launch/recipes/*.sh")) if path.name != "common.sh"]
 by_name = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 
 
