@@ -270,7 +270,7 @@ def _ask_nodes(args: SimpleNamespace, token: str | None, here: list[Row]) -> lis
         here_only = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         address = node["NodeManagerAddress"]
         answers[address] = task.options(scheduling_strategy=here_only).remote(args, token, address)
-    rows, stack = [], next(row.found for row in here if row.check == "versions")
+    rows = []
     for address, answer in answers.items():
         try:
             rows += ray.get(answer, timeout=max(0, deadline - time.monotonic()))
@@ -280,13 +280,12 @@ def _ask_nodes(args: SimpleNamespace, token: str | None, here: list[Row]) -> lis
             reason = str(error).strip().splitlines()[-1]
             remedy = "install openrlhf-stare there, or submit with launch/cluster/submit.sh, which carries it"
             rows.append(Row("package", address, False, f"{reason}: {remedy}"))
-    differ = "another stack than the driver's, {}: install the same on all nodes"
-    return [
-        replace(row, ok=False, found=f"{row.found} is {differ.format(stack)}")
-        if row.check == "versions" and row.ok and row.found != stack
-        else row
-        for row in rows
-    ]
+    [drivers] = [row.found for row in here if row.check == "versions"]
+    for number, row in enumerate(rows):
+        if row.check == "versions" and row.ok and row.found != drivers:
+            found = f"{row.found}, but the driver has {drivers}: install the same on all nodes"
+            rows[number] = replace(row, ok=False, found=found)
+    return rows
 
 
 def _alive() -> list[dict]:

@@ -43,7 +43,8 @@ class Node:
 
     def command(self, *words: str) -> list[str]:
         """The command line that runs `words` on this node."""
-        script = 'mount --bind "$0" /tmp/ray && exec "$@"'
+        # Not from the checkout, which Ray would show to the workers of all nodes.
+        script = 'mount --bind "$0" /tmp/ray && cd "$0" && exec "$@"'
         return ["ip", "netns", "exec", self.name, "sh", "-c", script, str(self.files), *words]
 
     def start_ray(self, script: str, *words: str, **variables: str) -> None:
