@@ -42,6 +42,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help=f"short form of {ESTIMATOR}; sr_grpo, which is ours, gives every response of a prompt their soft reward",
     )
+    group.add_argument(
+        "--eval_top_p",
+        type=float,
+        metavar="P",
+        help="top-p of the evaluation's samples, between 0 and 1 (default: that of --rollout.top_p)",
+    )
+    group.add_argument(
+        "--preflight",
+        action="store_true",
+        help="train nothing: check what the job needs on every node of the cluster, and print a table",
+    )
+    group.add_argument(
+        "--dry-run", action="store_true", help="with --preflight: check only what needs no cluster, on this machine"
+    )
     for method, config in CONFIGS.items():
         for field in dataclasses.fields(config):
             flag, description = f"--{method}.{field.name}", field.metadata["help"].replace("%", "%%")
@@ -125,6 +139,10 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
             "tokens drawn from a truncated distribution does not estimate the policy's entropy: "
             "use --stare.entropy exact or --rollout.top_p 1"
         )
+    if args.eval_top_p is not None and not 0 < args.eval_top_p <= 1:
+        raise UsageError(f"--eval_top_p {args.eval_top_p:g} is outside (0, 1]: give a share such as 0.7")
+    if args.dry_run and not args.preflight:
+        raise UsageError("--dry-run goes with --preflight: give both, or leave it out to train")
     if args.ckpt.max_num < 2 and args.ckpt.save_steps != -1 and not args.ckpt.disable_ds:
         raise UsageError(
             f"--ckpt.max_num {args.ckpt.max_num} would leave no complete checkpoint while the next one is saved: "

@@ -32,7 +32,10 @@ SEAMS = {
     ),
     "openrlhf.trainer.ppo_utils.experience": ("make_experience_batch", "split_experience_batch"),
     "openrlhf.trainer.ppo_trainer": ("balance_experiences",),
-    "openrlhf.trainer.ppo_utils.samples_generator": ("SamplesGenerator.generate_samples",),
+    "openrlhf.trainer.ppo_utils.samples_generator": (
+        "SamplesGenerator.generate_samples",
+        "SamplesGenerator.generate_eval_samples",
+    ),
     "openrlhf.utils": ("get_strategy",),
     "openrlhf.utils.deepspeed.deepspeed": (
         "DeepspeedStrategy.save_ckpt",

@@ -150,7 +150,8 @@ def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expe
 @pytest.mark.parametrize("words", [[], TYPICAL], ids=["defaults", "typical"])
 def test_openrlhfs_flags_parse_to_the_same_values(words):
     without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
-    added = {"policy_loss"} | ALL_FIELDS.keys() - {f"stare.{name}" for name in cli.NOT_WITH_PI}
+    added = {"policy_loss", "eval_top_p", "preflight", "dry_run"} | ALL_FIELDS.keys()
+    added -= {f"stare.{name}" for name in cli.NOT_WITH_PI}
     run_name = "logger.wandb.run_name"  # the minute of the day
     assert with_ours.keys() - without.keys() == added
     assert {name: with_ours[name] for name in without if name != run_name} == {
@@ -207,6 +208,8 @@ def test_every_abbreviation_that_openrlhf_understands_means_the_same():
         ("--tpo.eta", "-1", "give", ""),
         ("--tpo.eta", "nan", "give", ""),
         ("--ds.lora.rank", "8", "merge", ""),
+        ("--eval_top_p", "0", "give", ""),
+        ("--eval_top_p", "1.5", "give", ""),
         ("--rollout.top_p", "0.9", "exact", "--stare.entropy sampled"),
         ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9"),
         ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9 --policy_loss openrlhf"),
