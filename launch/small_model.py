@@ -53,14 +53,14 @@ def integer(below: int, draw: torch.Generator) -> int:
     return int(torch.randint(below, (), generator=draw))
 
 
-def make_tokenizer(task: Task) -> Qwen2Tokenizer:
+def make_tokenizer(vocabulary: list[str]) -> Qwen2Tokenizer:
     """One token per character, four special tokens, nothing added to the text.
 
     It is Qwen2's own tokenizer without merges: AutoTokenizer loads that class for every Qwen2 checkpoint, whatever
     the checkpoint says, so any other one would come back changed.
     """
     return Qwen2Tokenizer(
-        vocab={token: i for i, token in enumerate(task.vocabulary)},
+        vocab={token: i for i, token in enumerate(vocabulary)},
         merges=[],
         pad_token=PAD,
         eos_token=END,
@@ -71,8 +71,8 @@ def make_tokenizer(task: Task) -> Qwen2Tokenizer:
     )
 
 
-def make_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
-    """A Qwen2 of 0.3 million parameters with random weights."""
+def make_model(tokenizer: Qwen2Tokenizer, seed: int, longest: int = 64) -> Qwen2ForCausalLM:
+    """A Qwen2 of 0.3 million parameters with random weights, for texts of up to `longest` tokens."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -80,7 +80,7 @@ def make_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
         num_hidden_layers=2,
         num_attention_heads=4,  # heads of 32: vLLM's CPU attention takes only some sizes
         num_key_value_heads=2,
-        max_position_embeddings=64,
+        max_position_embeddings=longest,
         # Untied, so that the output layer is one more weight whose way to vLLM is watched.
         tie_word_embeddings=False,
         pad_token_id=tokenizer.pad_token_id,
@@ -148,7 +148,7 @@ def make_checkpoint(task: Task, folder: Path, seed: int = 0, steps: int | None =
             return record
 
     started = time.monotonic()
-    tokenizer = make_tokenizer(task)
+    tokenizer = make_tokenizer(task.vocabulary)
     model = make_model(tokenizer, seed)
     # A second thread gains nothing on so small a model, and on a busy machine waiting for it costs minutes.
     threads = torch.get_num_threads()

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from transformers.utils.logging import disable_progress_bar
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launch/addends"))
-from make import END, PAD, START, UNKNOWN, make_prompts  # noqa: E402
-from reward import LARGEST, SMALLEST, right_pairs  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launch"))
+from addends.make import make_prompts  # noqa: E402
+from addends.reward import LARGEST, SMALLEST, right_pairs  # noqa: E402
+from small_model import END, PAD, START, UNKNOWN, make_model, make_tokenizer, write_prompts  # noqa: E402
 
 # Qwen2's tokenizer writes a space as Ġ and the end of a line as Ċ.
 VOCABULARY = [PAD, END, START, UNKNOWN, *map(chr, range(33, 127)), "Ġ", "Ċ"]
@@ -54,35 +54,11 @@ def main() -> None:
     parser.add_argument("--boxed", action="store_true")
     args = parser.parse_args()
     disable_progress_bar()
-    torch.manual_seed(args.seed)
     torch.set_num_threads(1)
     draw = random.Random(args.seed)
 
-    tokenizer = Qwen2Tokenizer(
-        vocab={token: i for i, token in enumerate(VOCABULARY)},
-        merges=[],
-        pad_token=PAD,
-        eos_token=END,
-        bos_token=START,
-        unk_token=UNKNOWN,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(VOCABULARY),
-            hidden_size=128,
-            intermediate_size=256,
-            num_hidden_layers=2,
-            num_attention_heads=4,  # heads of 32: vLLM's CPU attention takes only some sizes
-            num_key_value_heads=2,
-            max_position_embeddings=512,
-            tie_word_embeddings=False,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            bos_token_id=tokenizer.bos_token_id,
-        )
-    )
+    tokenizer = make_tokenizer(VOCABULARY)
+    model = make_model(tokenizer, args.seed, longest=512)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     for _ in range(STEPS):
         tokens, targets = [], []
@@ -101,7 +77,7 @@ def main() -> None:
     args.out_dir.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(args.out_dir / "model")
     tokenizer.save_pretrained(args.out_dir / "model")
-    make_prompts(args.out_dir / "prompts.jsonl", args.prompts, args.seed)
+    write_prompts(args.out_dir / "prompts.jsonl", make_prompts(args.prompts, args.seed))
     print(f"{args.out_dir}/model: {STEPS} warm-up steps, loss {loss.item():.2f} nats per token")
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ def tiny_task(tmp_path_factory) -> dict[str, str]:
     make = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make)
     folder = tmp_path_factory.mktemp("tiny_task")
-    tokenizer = make.make_tokenizer()
+    small_model = sys.modules[make.Task.__module__]  # launch/ is not a package
+    tokenizer = small_model.make_tokenizer(make.TASK.vocabulary)
     tokenizer.save_pretrained(folder / "model")
-    make.make_model(tokenizer, seed=0).config.save_pretrained(folder / "model")
+    small_model.make_model(tokenizer, seed=0).config.save_pretrained(folder / "model")
     (folder / "prompts.jsonl").write_text(json.dumps({"input": "12=", "label": "12"}) + "\n")
     return {
         "MODEL": str(folder / "model"),
