@@ -27,6 +27,11 @@ SEAMS = {
     ),
     "openrlhf.trainer.ppo_utils.samples_generator": ("SamplesGenerator.generate_samples",),
     "openrlhf.utils": ("get_strategy",),
+    "openrlhf.utils.agent": (
+        "MultiTurnAgentExecutor.execute",
+        "SingleTurnAgentExecutor._fetch_rewards_via_func",
+        "SingleTurnAgentExecutor._fetch_rewards_via_http",
+    ),
 }
 
 
