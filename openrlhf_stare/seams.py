@@ -37,6 +37,11 @@ SEAMS = {
         "SamplesGenerator.generate_eval_samples",
     ),
     "openrlhf.utils": ("get_strategy",),
+    "openrlhf.utils.agent": (
+        "MultiTurnAgentExecutor.execute",
+        "SingleTurnAgentExecutor._fetch_rewards_via_func",
+        "SingleTurnAgentExecutor._fetch_rewards_via_http",
+    ),
     "openrlhf.utils.deepspeed.deepspeed": (
         "DeepspeedStrategy.save_ckpt",
         "DeepspeedStrategy.load_ckpt",
