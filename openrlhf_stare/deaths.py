@@ -7,6 +7,7 @@ the rendezvous or the broadcast of a weight sync, is told nothing, and the drive
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -43,18 +44,21 @@ def watched() -> Iterator[None]:
     """Run a job's driver.
 
     If an actor's death makes the driver fail, the driver ends with status 1 and the sentence as its last line. If the
-    driver still waits `GRACE_SECONDS` after a death, it ends at once, the same way; Ray ends what it leaves behind.
+    driver still waits `GRACE_SECONDS` after a death, it is interrupted and ends the same way.
 
     Raises:
-        SystemExit: the driver failed because an actor died.
+        SystemExit: an actor died.
     """
+    # Ray's waits end with a KeyboardInterrupt alone. Of another signal than Ctrl-C's, which a background job ignores.
+    signal.signal(signal.SIGUSR1, signal.default_int_handler)
     over = threading.Event()
-    watch = threading.Thread(target=_end_a_waiting_driver, args=(over,), daemon=True)
+    watch = threading.Thread(target=_interrupt_a_waiting_driver, args=(over,), daemon=True)
     watch.start()
     try:
         yield
-    except ray.exceptions.RayError:
-        deadline = time.monotonic() + LAG_SECONDS
+    except (ray.exceptions.RayError, KeyboardInterrupt) as error:
+        lag = 0 if isinstance(error, KeyboardInterrupt) else LAG_SECONDS
+        deadline = time.monotonic() + lag
         while not (death := first_death()) and time.monotonic() < deadline:
             time.sleep(0.2)
         if death:
@@ -66,10 +70,11 @@ def watched() -> Iterator[None]:
         watch.join()
 
 
-def _end_a_waiting_driver(over: threading.Event) -> None:
+def _interrupt_a_waiting_driver(over: threading.Event) -> None:
     while not over.wait(POLL_SECONDS):
-        if not ray.is_initialized() or not (death := first_death()):
+        if not ray.is_initialized() or not (death := first_death()) or over.wait(GRACE_SECONDS):
             continue
+        os.kill(os.getpid(), signal.SIGUSR1)
         if not over.wait(GRACE_SECONDS):
             print(f"train_ray: error: {death}", file=sys.stderr, flush=True)
             os._exit(1)

@@ -6,8 +6,8 @@ manifest, before any rank writes to it. When all ranks have written, it puts a l
 place of that. A checkpoint is complete if its list is there and its files have those sizes.
 
 Actor and critic save the same tags side by side, in `_actor` and `_critic` under `--ckpt.path`, and a tag counts only
-if it is complete in both. The newest of these is never deleted, and jobs resume from it. As DeepSpeed does, this takes
-the path to be a folder that all nodes share.
+if it is complete in both. The newest of these is never deleted, unless the same tag is saved anew, and jobs resume
+from it. As DeepSpeed does, this takes the path to be a folder that all nodes share.
 """
 
 from __future__ import annotations
@@ -37,18 +37,7 @@ def keep_the_newest_complete(module: ModuleType) -> None:
     strategy_class = module.DeepspeedStrategy
     load_named = strategy_class.load_ckpt
 
-    def save_ckpt(
-        self,
-        model,
-        save_dir,
-        tag,
-        max_num=3,
-        max_mem=float("inf"),
-        client_state=None,
-        save_latest=True,
-        metric_value=None,
-        metric_key=None,
-    ):
+    def save_ckpt(self, model, save_dir, tag, max_num, max_mem, client_state=None, metric_value=None, metric_key=None):
         checkpoint = Path(save_dir, tag)
         if self.is_rank_0():
             kept, _ = newest_complete(model_folders(self.args))
@@ -56,7 +45,7 @@ def keep_the_newest_complete(module: ModuleType) -> None:
                 self.print(f"Deleted checkpoint {deleted}")
             begin(checkpoint)
         torch.distributed.barrier()  # no rank writes before
-        model.save_checkpoint(save_dir, tag=tag, client_state=client_state or {}, save_latest=save_latest)
+        model.save_checkpoint(save_dir, tag=tag, client_state=client_state or {})
         if self.is_rank_0():  # DeepSpeed has waited for all ranks
             self._write_ckpt_metric(checkpoint, metric_value, metric_key=metric_key)
             finish(checkpoint)

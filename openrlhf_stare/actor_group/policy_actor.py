@@ -21,6 +21,12 @@ from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, 
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.cli import stare_config
 
+# A scheduler that was loaded goes on with the learning rate that it was saved with, whatever the flag says.
+DIVERGED = (
+    "resume from the last checkpoint with a lower --actor.max_norm, or start again with a lower --actor.adam.lr, "
+    "since a resumed job keeps its checkpoint's learning rate"
+)
+
 
 class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured and, under `--policy_loss stare`, the
@@ -95,8 +101,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         if bad_entropies or bad_log_probs:
             raise FloatingPointError(
                 f"The policy gives {bad_log_probs:.0f} non-finite log-probs and {bad_entropies:.0f} non-finite "
-                "entropies on this rollout, and no optimizer step was taken on it: "
-                "resume from the last checkpoint, with a lower learning rate"
+                f"entropies on this rollout, and no optimizer step was taken on it: {DIVERGED}"
             )
         batch_entropy = entropy_sum / entropy_tokens if entropy_tokens else math.nan
         figures = {"stare/batch_entropy": batch_entropy, "stare/nonfinite_tokens": left_out}
@@ -158,7 +163,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         if bad:
             raise FloatingPointError(
                 f"{bad:.0f} values in the ranks' parameters are not finite, and the checkpoint {tag} was not written: "
-                "resume from the last checkpoint, with a lower learning rate"
+                f"{DIVERGED}"
             )
 
     def get_checkpoint_states(self) -> dict:

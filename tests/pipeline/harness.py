@@ -66,6 +66,10 @@ class ReadableActor(StarePolicyActor):
     def restore(self) -> None:
         """Back to the last `save_checkpoint`, with the shuffling that this process began with."""
         self.strategy.load_ckpt(self.actor.model, os.path.join(self.strategy.args.ckpt.path, "_actor"))
+        self.seed()
+
+    def seed(self) -> None:
+        """What this process began with. OpenRLHF shuffles the buffer with it, and does not keep it in checkpoints."""
         torch.manual_seed(self.strategy.seed)
 
     def fit_with(self, loss: str) -> tuple[dict, dict[tuple, list]]:

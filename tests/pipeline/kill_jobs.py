@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs import ROOT, Job, job_flags, marked_processes, problems, run_job
+
+from openrlhf_stare.actor_group.checkpoints import is_complete
 
 # What is killed -> how its command line starts (the driver's is known), and how the job then calls it. Ray shows our
 # actors by OpenRLHF's class while they run a method, and by ours in between.
@@ -85,22 +88,22 @@ def killed_job(flags: list[str], run: Path, target: str, env: dict | None = None
     return run_job(flags, run, timeout=2 * BOUND, env=env, meanwhile=kill), kill
 
 
-def resumed_job(flags: list[str], run: Path, steps: int) -> tuple[Job, list[str]]:
-    """The same command with --ckpt.load_enable, and what is wrong with it: a sentence each."""
+def resumed_job(flags: list[str], run: Path, steps: int) -> tuple[Job, int, list[str]]:
+    """The same command with --ckpt.load_enable: the job, the step it resumed from, and what is wrong with it."""
     job = run_job([*flags, "--ckpt.load_enable"], run)
+    resumed = re.search(r"Resuming from checkpoint global_step(\d+)", job.output)
+    start = int(resumed[1]) if resumed else 0
+    seen = list(map(int, re.findall(r"Global step (\d+):", job.output)))
     found = []
     if job.status:
         found.append(f"resumed, it ended with status {job.status}")
     if job.left_over:
         found.append(f"resumed, it left {len(job.left_over)} processes")
-    if last_checkpoint(run) != f"global_step{steps}":
-        found.append(f"resumed, it ended at {last_checkpoint(run)}")
-    return job, found
-
-
-def last_checkpoint(run: Path) -> str:
-    latest = run / "checkpoints/_actor/latest"
-    return latest.read_text() if latest.exists() else "no checkpoint"
+    if seen != list(range(start + 1, steps + 1)):
+        found.append(f"resumed from step {start}, it took the steps {seen}")
+    if not is_complete(run / f"checkpoints/_actor/global_step{steps}"):
+        found.append(f"resumed, it left no complete checkpoint of step {steps}")
+    return job, start, found
 
 
 def kill_and_resume(folder: Path, number: int, options: argparse.Namespace, usual: float) -> tuple[str, bool]:
@@ -112,16 +115,14 @@ def kill_and_resume(folder: Path, number: int, options: argparse.Namespace, usua
         run = Path(tempfile.mkdtemp(prefix=f"kill{number}-", dir=folder))
         flags = [*job_flags(folder, run), "--ckpt.save_steps", "1"]
         job, kill = killed_job(flags, run, target, moment=chance.uniform(0, usual))
-    message, before = last_line(job), last_checkpoint(run)
-    found = kill.problems(job)
-    resumed, more = resumed_job(flags, run, options.steps)
-    found += more
+    resumed, start, found = resumed_job(flags, run, options.steps)
+    found = kill.problems(job) + found
     line = (
         f"{number + 1:3}  {target:13}  {kill.seconds:6.1f}  {job.seconds - kill.seconds:6.1f}  {job.status:6}  "
-        f"{before:13}  {last_checkpoint(run):13}  {'; '.join(found) or 'none'}\n     {message[:300]}"
+        f"{start:7}  {'; '.join(found) or 'none'}\n     {last_line(job)[:300]}"
     )
     if found:
-        line += "\n" + job.output[-4000:] + "\n── resumed ──\n" + resumed.output[-4000:]
+        line += f"\n{job.output[-4000:]}\n── resumed ──\n{resumed.output[-4000:]}"
     return line, not found
 
 
@@ -136,13 +137,17 @@ def main() -> int:
         folder = Path(name)
         make = [sys.executable, ROOT / "launch/addends/make.py", folder, "--prompts", str(4 * options.steps)]
         subprocess.run(make, check=True)
-        whole = run_job(job_flags(folder, folder / "whole"), folder / "whole")
-        print(f"A whole job: {whole.seconds:.1f} s. Problems: {'; '.join(problems(whole, options.steps)) or 'none'}")
-        print("  n  killed         second  to end  status  checkpoint     resumed, at    problems; the last line")
         with ThreadPoolExecutor(options.parallel) as pool:
+            # As many at a time as later, since they slow each other down.
+            runs = [folder / f"whole{i}" for i in range(options.parallel)]
+            whole = list(pool.map(lambda run: run_job(job_flags(folder, run), run), runs))
+            found = [problem for job in whole for problem in problems(job, options.steps)]
+            usual = max(job.seconds for job in whole)
+            print(f"A whole job: {usual:.1f} s. Problems: {'; '.join(found) or 'none'}")
+            print("  n  killed         second  to end  status  resumed  problems; the last line of the killed job")
             sound = []
             for line, good in pool.map(
-                lambda number: kill_and_resume(folder, number, options, whole.seconds), range(options.kills)
+                lambda number: kill_and_resume(folder, number, options, usual), range(options.kills)
             ):
                 print(line, flush=True)
                 sound.append(good)

@@ -333,3 +333,14 @@ def test_a_job_killed_at_any_moment_of_saving_leaves_a_checkpoint_to_resume_from
         assert tag == ("global_step1" if killed else new)
         count += 1
     assert count > 20
+
+
+@pytest.mark.parametrize("saved_by", [finished, openrlhfs])
+def test_what_is_left_of_a_deletion_is_not_complete(folder, saved_by):
+    count, killed = 0, True
+    while killed:
+        checkpoint = saved_by(folder / f"global_step{count}")
+        killed = killed_before_operation(count, lambda checkpoint=checkpoint: checkpoints.delete(checkpoint))
+        assert is_complete(checkpoint) == (count == 0)
+        count += 1
+    assert not checkpoint.exists()
