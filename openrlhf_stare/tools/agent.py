@@ -55,17 +55,16 @@ class PythonTool(AgentInstanceBase):
         """OpenRLHF's interface: the text of a turn -> what comes below it, and whether the response is done."""
         text = state_dict["action_text"]
         program = PROGRAM.search(text.rstrip())
-        if program:
-            done = self.calls == self.config.max_calls
-            feedback = "" if done else await self._run(program[1])
+        if program and self.calls < self.config.max_calls:
+            done, feedback = False, await self._run(program[1])
             if not text.endswith("\n"):
                 feedback = "\n" + feedback
         else:
             # After a block in another language the model goes on as if it had not been interrupted.
-            done, feedback = not text.endswith(END_OF_BLOCK), ""
+            done, feedback = program is not None or not text.endswith(END_OF_BLOCK), ""
         return {
             "rewards": torch.tensor(0.0),  # the executor scores the whole response
-            "environment_feedback": "" if done else feedback,
+            "environment_feedback": feedback,
             "done": done,
             "extra_logs": {"tool/calls": float(self.calls), "tool/failures": float(self.failures)},
         }
@@ -123,7 +122,9 @@ class AgentExecutor(MultiTurnAgentExecutor):
         try:
             (result,) = await fetch([text], [prompt], [label])
             reward = _number(result["rewards"])
-            return reward, reward if result.get("scores") is None else _number(result["scores"])
+            score = reward if result.get("scores") is None else _number(result["scores"])
+            # Dynamic filtering takes the mean of a group's scores.
+            return reward, score if math.isfinite(score) else 0.0
         except Exception:
             logger.exception("The reward function failed; its response is left out of training")
             return math.nan, 0.0

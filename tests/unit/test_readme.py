@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_stare import StareConfig, cli, resources
+from openrlhf_stare.tools.config import ToolConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -50,6 +51,13 @@ def test_the_row_of_an_option_has_its_values_its_default_and_its_help(field):
 
 def test_the_table_has_no_option_that_is_not_there():
     assert rows(r"--stare\.\w+").keys() == {f"--stare.{field.name}" for field in FIELDS}
+
+
+def test_the_rows_of_the_tool_s_options_have_their_defaults_and_their_help():
+    assert rows(r"--tool\.\w+") == {
+        f"--tool.{field.name}": [f"`{field.default}`", field.metadata["help"]]
+        for field in dataclasses.fields(ToolConfig)
+    }
 
 
 def test_the_row_of_the_policy_loss():

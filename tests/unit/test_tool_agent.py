@@ -136,7 +136,7 @@ def test_the_reward_function_scores_the_whole_response(executor):
     assert asyncio.run(executor._score("2", "12=", "12")) == (2.0, 1.0)
 
 
-@pytest.mark.parametrize("text", ["raise", "nothing", "not a number"])
+@pytest.mark.parametrize("text", ["raise", "nothing", "not a number", "nan"])
 def test_a_failing_reward_function_costs_its_response(executor, text):
     reward, score = asyncio.run(executor._score(text, "12=", "12"))
     assert math.isnan(reward) and score == 0
