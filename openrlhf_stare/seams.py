@@ -37,6 +37,7 @@ SEAMS = {
         "DeepspeedStrategy.load_ckpt",
         "DeepspeedStrategy._read_ckpt_metric",
         "DeepspeedStrategy._write_ckpt_metric",
+    ),
     "openrlhf.utils.agent": (
         "MultiTurnAgentExecutor.execute",
         "SingleTurnAgentExecutor._fetch_rewards_via_func",
