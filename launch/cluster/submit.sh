@@ -13,10 +13,11 @@ mkdir "$carried/source" "$carried/job"
 cp -r openrlhf_stare pyproject.toml README.md LICENSE "$carried/source"
 python -m pip install --quiet --no-deps --no-build-isolation --target "$carried/job" "$carried/source"
 cp -r launch "$carried/job"
+# In a file, because `ray job submit` would not quote the arguments for the shell that runs them.
+printf '%q ' python -m openrlhf_stare.train_ray "$@" >"$carried/job/job.sh"
 
 runtime_env=$(python -c '
 import json, os, sys
 print(json.dumps({"working_dir": sys.argv[1], "env_vars": json.loads(os.environ.get("JOB_ENV") or "{}")}))
 ' "$carried/job")
-ray job submit --address "${RAY_JOBS:-http://127.0.0.1:8265}" --runtime-env-json "$runtime_env" -- \
-    python -m openrlhf_stare.train_ray "$@"
+ray job submit --address "${RAY_JOBS:-http://127.0.0.1:8265}" --runtime-env-json "$runtime_env" -- bash job.sh

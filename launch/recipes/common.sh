@@ -18,6 +18,7 @@ if [[ ${SUBMIT:-0} == 1 ]]; then here=.; else here=$root; fi
 # Task: what `python -m openrlhf_stare.data SOURCE … --out runs/data` writes. All paths must be visible from every node.
 : "${DATA:=$root/runs/data/train.jsonl}" "${EVAL_DATA=$root/runs/data/aime24.jsonl,$root/runs/data/aime25.jsonl}"
 : "${REWARD:=$here/openrlhf_stare/rewards/math_reward.py}" "${AGENT:=${agent:+$here/$agent}}" "${CHAT_TEMPLATE:=1}"
+((CHAT_TEMPLATE)) || template=
 : "${BASELINE:=0}"
 name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || echo stare)
 : "${RUN:=$root/runs/$name}"
@@ -69,7 +70,12 @@ if [[ -n $EVAL_DATA ]]; then
     flags+=(--eval.temperature 1 --eval_top_p 0.7)
 fi
 if ((COLOCATE)); then flags+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep); fi
-if ((CHAT_TEMPLATE)); then flags+=(--data.apply_chat_template); fi
+# A recipe's template stands for the model's own.
+if [[ -n ${template:-} ]]; then
+    flags+=(--data.input_template "$template")
+elif ((CHAT_TEMPLATE)); then
+    flags+=(--data.apply_chat_template)
+fi
 if [[ -n $AGENT ]]; then flags+=(--train.agent_func_path "$AGENT"); fi
 if ((BASELINE)); then flags+=(--policy_loss openrlhf); else flags+=(--policy_loss stare); fi
 

@@ -15,12 +15,14 @@ from pathlib import Path
 
 import pytest
 from jobs import MARK, ON_POLICY_KL, ROOT, end_processes, job_flags, run_job
-from kill_jobs import last_checkpoint
+
+from openrlhf_stare.actor_group.checkpoints import newest_complete
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip"), reason="network namespaces need root and iproute2"
 )
-JOBS = "http://127.0.0.1:8265"  # on the head node
+ACTIVE = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # as with the virtual environment active
+SUBMITTER = {**ACTIVE, "RAY_ADDRESS": "http://127.0.0.1:8265"}  # on the head node
 PREFLIGHT = [sys.executable, "-m", "openrlhf_stare.train_ray", "--preflight"]
 
 
@@ -49,7 +51,7 @@ class Node:
 
     def start_ray(self, script: str, *words: str, **variables: str) -> None:
         self.mark = uuid.uuid4().hex
-        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", MARK: self.mark}
+        environment = {**os.environ, **ACTIVE, MARK: self.mark}
         # gloo would take the interface that the machine's name leads to.
         environment |= {"NODE_IP": self.address, "GLOO_SOCKET_IFNAME": "eth0", "HF_HUB_OFFLINE": "1", **variables}
         environment.pop("RAY_ADDRESS", None)
@@ -134,7 +136,7 @@ def test_the_preflight_names_the_node_that_lacks_the_package(addends, tmp_path, 
 def test_a_submitted_preflight_brings_the_package_to_every_node(addends, tmp_path, nodes):
     head, worker = nodes
     flags = [*two_node_flags(addends, tmp_path), "--preflight"]
-    job = run_job(flags, tmp_path, timeout=120, command=submit(head), env={"RAY_ADDRESS": JOBS})
+    job = run_job(flags, tmp_path, timeout=120, command=submit(head), env=SUBMITTER)
     assert job.status == 0, job.output[-4000:]
     for check in ("package", "versions", "checkpoints", "model", "data", "reward"):
         assert re.search(rf"^{check} +{head.address} {worker.address} +ok ", job.output, re.MULTILINE), job.output
@@ -157,7 +159,7 @@ def test_a_job_on_two_nodes_that_loses_one_goes_on_when_it_is_back(addends, tmp_
         flags,
         tmp_path,
         command=submit(head),
-        env={"RAY_ADDRESS": JOBS},
+        env=SUBMITTER,
         meanwhile=end_the_worker_after_three_steps,
     )
     print(f"ended {time.monotonic() - killed[0]:.0f} s after the node, {worker.received() - before} bytes came")
@@ -173,9 +175,9 @@ def test_a_job_on_two_nodes_that_loses_one_goes_on_when_it_is_back(addends, tmp_
         r".*node.*--ckpt.load_enable",
         job.output,
     ), job.output[-4000:]
-    assert last_checkpoint(tmp_path) in ("global_step2", "global_step3")
+    assert newest_complete([tmp_path / "checkpoints/_actor"])[0] in ("global_step2", "global_step3")
     # The node is back.
     join(head, worker, worker.files.parent / "without")
-    job = run_job([*flags, "--ckpt.load_enable"], tmp_path, command=submit(head), env={"RAY_ADDRESS": JOBS})
+    job = run_job([*flags, "--ckpt.load_enable"], tmp_path, command=submit(head), env=SUBMITTER)
     assert job.status == 0, job.output[-4000:]
-    assert last_checkpoint(tmp_path) == "global_step6"
+    assert newest_complete([tmp_path / "checkpoints/_actor"])[0] == "global_step6"
