@@ -39,7 +39,7 @@ def make_prompts(count: int, seed: int = 0) -> list[dict[str, str]]:
 TASK = Task(
     name="reversal",
     characters="=0123456789",
-    warm_up=WarmUp(steps=200, wrong=0.45),
+    warm_up=WarmUp(steps=200, wrong=0.4),
     example=example,
     prompts=[prompt["input"] for prompt in make_prompts(256, seed=1)],
     samples=4,
