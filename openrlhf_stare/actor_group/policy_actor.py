@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import shutil
 import time
 
 import openrlhf.trainer.ray.ppo_actor as ppo_actor
@@ -16,14 +17,22 @@ import torch
 
 from openrlhf_stare.actor_group.entropy_meter import EntropyMeter
 from openrlhf_stare.actor_group.losses import StarePolicyLoss
+from openrlhf_stare.actor_group.target_trainer import TargetTrainer
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, steps_before
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.cli import stare_config
 
+# A scheduler that was loaded goes on with the learning rate that it was saved with, whatever the flag says.
+DIVERGED = (
+    "resume from the last checkpoint with a lower --actor.max_norm, or start again with a lower --actor.adam.lr, "
+    "since a resumed job keeps its checkpoint's learning rate"
+)
+
 
 class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured and, under `--policy_loss stare`, the
-    entropy-critical tokens of the rollout found before OpenRLHF's own training loop runs."""
+    entropy-critical tokens of the rollout found before OpenRLHF's own training loop runs. Under `tpo` it has a trainer
+    of its own (`target_trainer`)."""
 
     def init_model_from_pretrained(self, strategy, pretrain, max_steps=None, vllm_engines=None):
         if vllm_engines:
@@ -34,6 +43,8 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         if self.reweights:
             # OpenRLHF's trainer makes the loss from its flags; this process trains nothing else.
             ppo_actor.PolicyLoss = functools.partial(StarePolicyLoss, stare=self.stare)
+        elif strategy.args.policy_loss == "tpo":
+            ppo_actor.ActorPPOTrainer = TargetTrainer
         super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group = strategy.ds_device_mesh["dp"].get_group()
         self.meter = EntropyMeter(self.actor, self.stare.entropy)
@@ -94,8 +105,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         if bad_entropies or bad_log_probs:
             raise FloatingPointError(
                 f"The policy gives {bad_log_probs:.0f} non-finite log-probs and {bad_entropies:.0f} non-finite "
-                "entropies on this rollout, and no optimizer step was taken on it: "
-                "resume from the last checkpoint, with a lower learning rate"
+                f"entropies on this rollout, and no optimizer step was taken on it: {DIVERGED}"
             )
         batch_entropy = entropy_sum / entropy_tokens if entropy_tokens else math.nan
         figures = {"stare/batch_entropy": batch_entropy, "stare/nonfinite_tokens": left_out}
@@ -133,10 +143,32 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
     # ── checkpoints ──
 
     def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None) -> None:
+        self._refuse_to_save_non_finite(tag)
         if self.reweights:
             state = {"config": dataclasses.asdict(self.stare), "controller": self.loss.controller.state_dict()}
             client_states = {**(client_states or {}), "stare": state}
-        super().save_checkpoint(tag, client_states, metric_value, metric_key)
+        try:
+            super().save_checkpoint(tag, client_states, metric_value, metric_key)
+        except (OSError, RuntimeError) as error:
+            # torch says of a full disk only that it found itself at an unexpected position in the file.
+            path = self.strategy.args.ckpt.path
+            free = shutil.disk_usage(path).free / 2**20
+            raise OSError(
+                f"The checkpoint {tag} could not be written to --ckpt.path {path}, where {free:.0f} MiB are free "
+                f"({' '.join(str(error).split())}): make room there, then --ckpt.load_enable goes on from the last "
+                "complete checkpoint"
+            ) from error
+
+    def _refuse_to_save_non_finite(self, tag: str) -> None:
+        # The last optimizer step may have broken the policy, which the next log-prob pass would find too late.
+        values = [_own_values(parameter) for parameter in self.actor.model.parameters()]
+        bad = sum(int((~torch.isfinite(value)).sum()) for value in values)
+        bad = all_reduce_sums([bad], self.dp_group).item()
+        if bad:
+            raise FloatingPointError(
+                f"{bad:.0f} values in the ranks' parameters are not finite, and the checkpoint {tag} was not written: "
+                f"{DIVERGED}"
+            )
 
     def get_checkpoint_states(self) -> dict:
         # Where no checkpoint was ever finished nothing is loaded, and OpenRLHF's trainer would miss these.
@@ -162,3 +194,12 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             )
         if not fresh:
             self.loss.controller.load_state_dict(state["controller"])
+
+
+def _own_values(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """What this rank holds of a parameter: its share under ZeRO-3, less the padding, which nobody initialises."""
+    if not hasattr(parameter, "ds_tensor"):
+        return parameter
+    share = parameter.ds_tensor
+    start = parameter.ds_zero_partition_rank * share.ds_numel
+    return share[: max(0, parameter.ds_numel - start)]

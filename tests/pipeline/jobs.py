@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,7 @@ FIGURES = {
     "negative_reweight_ratio",
     "mean_weight",
     "nonfinite_tokens",
+    "zero_variance_groups",
     "seconds",
 }
 # DeepSpeed's grad norm for two groups whose norms it could not compute: the sign of the race in ZeRO-3's gather.
@@ -73,8 +75,19 @@ def job_flags(model: Path, run: Path, *, prompts: int = 4, samples: int = 8, mic
         --logger.wandb.run_name run --ckpt.path {run}/checkpoints --ckpt.output_dir {run}/model""".split()
 
 
-def run_job(flags: list[str], run: Path, *, timeout: float = 240, env: dict | None = None, command=None) -> Job:
-    """Run `train_ray` with the flags; after `timeout` seconds all of it is killed and the status is 124."""
+def run_job(
+    flags: list[str],
+    run: Path,
+    *,
+    timeout: float = 240,
+    env: dict | None = None,
+    command=None,
+    meanwhile: Callable[[subprocess.Popen, str], None] | None = None,
+) -> Job:
+    """Run `train_ray` with the flags; after `timeout` seconds all of it is killed and the status is 124.
+
+    `meanwhile(process, mark)` is called once the job is on its way; the seconds that it takes do not count as timeout.
+    """
     mark = uuid.uuid4().hex
     command = command or [sys.executable, "-m", "openrlhf_stare.train_ray"]
     environment = {**os.environ, "RAY_ADDRESS": "local", "HF_HUB_OFFLINE": "1", MARK: mark, **(env or {})}
@@ -86,6 +99,8 @@ def run_job(flags: list[str], run: Path, *, timeout: float = 240, env: dict | No
             [*command, *flags], cwd=ROOT, env=environment, stdout=stream, stderr=subprocess.STDOUT
         )
         try:
+            if meanwhile:
+                meanwhile(process, mark)
             status = process.wait(timeout)
         except subprocess.TimeoutExpired:
             status = 124

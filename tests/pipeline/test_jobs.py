@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -10,7 +12,9 @@ import uuid
 from pathlib import Path
 
 import pytest
-from jobs import FIGURES, MARK, ROOT, assert_sound, end_processes, job_flags, run_job
+import torch
+from jobs import FIGURES, MARK, ROOT, assert_sound, end_processes, job_flags, marked_processes, run_job
+from kill_jobs import killed_job
 
 
 def test_stare_trains_and_a_partial_last_rollout_is_left_out(addends, tmp_path):
@@ -54,14 +58,18 @@ def test_rewards_that_are_never_finite_end_the_job(addends, tmp_path):
     assert job.left_over == []
 
 
-def test_a_policy_that_diverged_ends_the_job_with_its_checkpoint_intact(addends, tmp_path):
-    # The first step's learning rate makes every weight infinite or NaN; the checkpoint after it is the last one.
+def test_a_policy_that_diverged_ends_the_job_with_its_last_checkpoint_finite(addends, tmp_path):
+    # Warm-up starts at a learning rate of 0: step 1 changes nothing, and step 2 makes every weight infinite or NaN.
     flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12", "--ckpt.save_steps", "1"]
-    job = run_job([*flags, "--actor.adam.lr", "1e38"], tmp_path)
-    assert job.status not in (0, 124)
-    assert "non-finite log-probs" in job.output or "nan" in job.output.lower()
-    assert job.left_over == []
-    assert (tmp_path / "checkpoints/_actor/latest").read_text() == "global_step1"
+    job = run_job([*flags, "--actor.adam.lr", "1e38", "--actor.lr_warmup_ratio", "1"], tmp_path)
+    assert job.status == 1 and job.left_over == []
+    assert "are not finite, and the checkpoint global_step2 was not written" in job.output
+    checkpoints = tmp_path / "checkpoints/_actor"
+    assert (checkpoints / "latest").read_text() == "global_step1"
+    for rank in range(2):
+        [file] = checkpoints.glob(f"global_step1/*zero_pp_rank_{rank}_*optim_states.pt")
+        for weights in torch.load(file, weights_only=False)["optimizer_state_dict"]["fp32_flat_groups"]:
+            assert torch.isfinite(weights).all()
 
 
 @pytest.mark.parametrize(
@@ -127,6 +135,17 @@ class TestOnARunningCluster:
         assert job.status == 2
         assert "the job needs 6 GPUs" in job.output and "ray start --head --num-gpus=6 --num-cpus=7" in job.output
         assert job.left_over == []
+
+    def test_a_killed_driver_takes_its_job_along_and_leaves_the_cluster(self, addends, tmp_path, cluster):
+        address = {"RAY_ADDRESS": cluster["address"]}
+        job, kill = killed_job(job_flags(addends, tmp_path), tmp_path, "driver", shown="Global step 1:", env=address)
+        assert kill.pid and job.status == -signal.SIGKILL and not job.left_over
+        deadline = time.monotonic() + 30
+        of_the_job = re.compile("ray::(Policy|Rollout|Stare|PPO)|VLLM::")
+        while left := [c for c in marked_processes(cluster["mark"]).values() if of_the_job.match(c)]:
+            assert time.monotonic() < deadline, left
+            time.sleep(1)
+        assert any("raylet" in command for command in marked_processes(cluster["mark"]).values())
 
     @staticmethod
     def wait_for(cluster, ray: str) -> None:

@@ -1,0 +1,101 @@
+"""Which process of the job died, in one sentence, and the end of a driver that still waits for it.
+
+Ray tells of a death only those who wait for a result of the dead actor. An actor that waits for it elsewhere, as in
+the rendezvous or the broadcast of a weight sync, is told nothing, and the driver with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+from ray._private.state import actors
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
+
+POLL_SECONDS = 1
+# What Ray's table of actors may lag behind the error that a death caused.
+LAG_SECONDS = 5
+# A driver that the death reaches ends within this time by itself, with Ray's own traceback.
+GRACE_SECONDS = 15
+
+# Ray knows our two actors by the names of OpenRLHF's classes that they extend.
+NAMES = {
+    "PolicyModelActor": "an actor rank",
+    "CriticModelActor": "a rank of the critic",
+    "ReferenceModelActor": "a rank of the reference model",
+    "RewardModelActor": "a rank of the reward model",
+    "RolloutRayActor": "a vLLM engine",
+    "PPOTrainer": "the trainer",
+    "PPOTrainerAsync": "the trainer",
+}
+# Not deaths: Ray ends an actor that nobody holds any more, or that it was asked to end.
+INTENDED = (ActorDiedErrorContext.OUT_OF_SCOPE, ActorDiedErrorContext.REF_DELETED, ActorDiedErrorContext.RAY_KILL)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Run a job's driver.
+
+    If an actor's death makes the driver fail, the driver ends with status 1 and the sentence as its last line. If the
+    driver still waits `GRACE_SECONDS` after a death, it is interrupted and ends the same way.
+
+    Raises:
+        SystemExit: an actor died.
+    """
+    # Ray's waits end with a KeyboardInterrupt alone. Of another signal than Ctrl-C's, which a background job ignores.
+    signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    over = threading.Event()
+    watch = threading.Thread(target=_interrupt_a_waiting_driver, args=(over,), daemon=True)
+    watch.start()
+    try:
+        yield
+    except (ray.exceptions.RayError, KeyboardInterrupt) as error:
+        lag = 0 if isinstance(error, KeyboardInterrupt) else LAG_SECONDS
+        deadline = time.monotonic() + lag
+        while not (death := first_death()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        if death:
+            traceback.print_exc()
+            sys.exit(f"train_ray: error: {death}")
+        raise
+    finally:
+        over.set()
+        watch.join()
+
+
+def _interrupt_a_waiting_driver(over: threading.Event) -> None:
+    while not over.wait(POLL_SECONDS):
+        if not ray.is_initialized() or not (death := first_death()) or over.wait(GRACE_SECONDS):
+            continue
+        os.kill(os.getpid(), signal.SIGUSR1)
+        if not over.wait(GRACE_SECONDS):
+            print(f"train_ray: error: {death}", file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+def first_death() -> str | None:
+    """The first death among this job's actors, in one sentence; None if all are alive or were ended on purpose."""
+    job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
+    dead = actors(job_id=job, actor_state_name="DEAD").values()
+    dead = [actor for actor in dead if actor["DeathCause"].actor_died_error_context.reason not in INTENDED]
+    if not dead:
+        return None
+    actor = min(dead, key=lambda actor: actor["EndTime"])
+    name = actor["ActorClassName"]
+    who = f"{NAMES.get(name, 'an actor')} ({name}, process {actor['Pid']} on {actor['Address']['IPAddress']})"
+    cause = actor["DeathCause"]
+    if cause.HasField("creation_task_failure_context"):
+        *_, error = cause.creation_task_failure_context.formatted_exception_string.strip().splitlines()
+        return f"{who} failed while loading: {error}"
+    context = getattr(cause, cause.WhichOneof("context"))
+    return (
+        f"{who} died: {' '.join(context.error_message.split())} "
+        "The same command with --ckpt.load_enable goes on from the last complete checkpoint"
+    )

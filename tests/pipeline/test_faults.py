@@ -1,0 +1,79 @@
+"""A job that loses a process, cannot start or has no room for its checkpoint ends, says why, and leaves nothing.
+
+`kill_jobs.py` kills at random moments and resumes every time; here it is one kill of each kind.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import ROOT, job_flags, run_job
+from kill_jobs import killed_job, last_line, resumed_job
+
+THREE_STEPS = ["--data.max_samples", "12", "--ckpt.save_steps", "1"]
+
+
+@pytest.mark.parametrize(
+    "target, shown",
+    [
+        ("engine", ""),  # as soon as it is there: while loading
+        ("engine core", "Global step 1:"),
+        ("trainer", "Global step 1:"),
+        ("driver", "Global step 1:"),
+    ],
+)
+def test_a_job_that_loses_a_process_ends_and_names_it(addends, tmp_path, target, shown):
+    job, kill = killed_job([*job_flags(addends, tmp_path), *THREE_STEPS], tmp_path, target, shown=shown)
+    assert kill.pid and not kill.problems(job), f"{kill}: {kill.problems(job)}\n{job.output[-4000:]}"
+
+
+def test_a_job_that_lost_a_rank_resumes_and_reaches_its_last_step(addends, tmp_path):
+    flags = [*job_flags(addends, tmp_path), *THREE_STEPS]
+    # Step 2 is shown right before its checkpoint is written.
+    job, kill = killed_job(flags, tmp_path, "actor rank", shown="Global step 2:")
+    assert kill.pid and not kill.problems(job), f"{kill}: {kill.problems(job)}\n{job.output[-4000:]}"
+    job, start, found = resumed_job(flags, tmp_path, steps=3)
+    assert start in (1, 2) and not found, f"{found}\n{job.output[-4000:]}"
+
+
+def test_a_driver_that_waits_for_a_process_that_waits_for_the_dead_is_ended(tmp_path):
+    """Ray tells such a driver nothing: the live actor never answers, and nobody asked the dead one for a result."""
+    command = [sys.executable, str(Path(__file__).with_name("waiting_driver.py"))]
+    job = run_job([], tmp_path, timeout=60, command=command, env={"PYTHONPATH": str(ROOT)})
+    assert job.status == 1 and not job.left_over
+    assert last_line(job).startswith("train_ray: error: an actor (Mortal, process ")
+
+
+def test_an_engine_that_cannot_start_ends_the_job_with_its_own_error(addends, tmp_path):
+    job = run_job(job_flags(addends, tmp_path), tmp_path, env={"VLLM_CPU_KVCACHE_SPACE": "100000"})
+    assert job.status == 1 and not job.left_over
+    assert "a vLLM engine (RolloutRayActor, process " in last_line(job)
+    assert "failed while loading: RuntimeError: vLLM did not start: ValueError: Available memory" in last_line(job)
+
+
+def test_an_actor_that_cannot_start_ends_the_job_with_its_own_error(addends, tmp_path):
+    job = run_job([*job_flags(addends, tmp_path), "--actor.lr_scheduler", "no_such"], tmp_path)
+    assert job.status == 1 and not job.left_over
+    assert "no_such is not a valid SchedulerType" in last_line(job)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder that is a file system of its own, with room for one checkpoint (4.3 MB) and a half."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    options = f"size=6500k,uid={os.getuid()}"
+    subprocess.run([*as_root, "mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run([*as_root, "umount", folder], check=True)
+
+
+def test_a_full_disk_ends_the_job_and_leaves_the_last_checkpoint(addends, tmp_path, small_disk):
+    flags = [*job_flags(addends, tmp_path), *THREE_STEPS]
+    job = run_job([*flags, "--ckpt.path", str(small_disk)], tmp_path)
+    assert job.status == 1 and not job.left_over
+    sentence = f"The checkpoint global_step2 could not be written to --ckpt.path {small_disk}, where 0 MiB are free"
+    assert sentence in last_line(job), job.output[-4000:]
