@@ -291,7 +291,7 @@ def _ask_nodes(args: SimpleNamespace, token: str | None, here: list[Row]) -> lis
 def _alive() -> list[dict]:
     import ray
 
-    return [node for node in ray.nodes() if node["Alive"]]
+    return sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: node["NodeManagerAddress"])
 
 
 def _look_in_a_worker(args: SimpleNamespace, token: str | None, node: str) -> list[Row]:

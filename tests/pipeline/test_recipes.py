@@ -37,8 +37,8 @@ def calculator(tmp_path_factory):
 def test_three_steps_on_the_mathematics_reward(calculator, tmp_path, recipe):
     task = {"MODEL": str(calculator / "model"), "DATA": str(calculator / "prompts.jsonl"), "RUN": str(tmp_path)}
     command = ["bash", str(ROOT / f"launch/recipes/{recipe}.sh")]
-    # Dynamic filtering decides how many of 20 prompts fill a rollout of 4.
-    flags = ["--data.max_samples", "20", "--ckpt.save_steps", "2"]
+    # Dynamic filtering decides how many of 48 prompts fill a rollout of 4.
+    flags = ["--data.max_samples", "48", "--ckpt.save_steps", "2"]
     job = run_job(flags, tmp_path, timeout=480, command=command, env={**SMALL, **task, "EVAL_DATA": task["DATA"]})
     steps = len(job.scalars.get("actor_grad_norm", []))
     assert steps >= 3 and not problems(job, steps), f"{problems(job, steps)}\n{job.output[-4000:]}"
