@@ -143,6 +143,15 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
         raise UsageError(f"--eval_top_p {args.eval_top_p:g} is outside (0, 1]: give a share such as 0.7")
     if args.dry_run and not args.preflight:
         raise UsageError("--dry-run goes with --preflight: give both, or leave it out to train")
+    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
+    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
+    # OpenRLHF asserts this too, after it has joined the cluster.
+    if args.train.colocate_all and engines not in (0, ranks) and not args.train.async_enable:
+        raise UsageError(
+            f"--vllm.num_engines {args.vllm.num_engines} with --vllm.tensor_parallel_size "
+            f"{args.vllm.tensor_parallel_size} makes {engines} GPUs, but --train.colocate_all has the engines share the "
+            f"actor's {ranks}: make them equal"
+        )
     if args.ckpt.max_num < 2 and args.ckpt.save_steps != -1 and not args.ckpt.disable_ds:
         raise UsageError(
             f"--ckpt.max_num {args.ckpt.max_num} would leave no complete checkpoint while the next one is saved: "

@@ -208,6 +208,7 @@ def test_every_abbreviation_that_openrlhf_understands_means_the_same():
         ("--tpo.eta", "-1", "give", ""),
         ("--tpo.eta", "nan", "give", ""),
         ("--ds.lora.rank", "8", "merge", ""),
+        ("--vllm.num_engines", "3", "make them equal", "--train.colocate_all --actor.num_gpus_per_node 4"),
         ("--eval_top_p", "0", "give", ""),
         ("--eval_top_p", "1.5", "give", ""),
         ("--rollout.top_p", "0.9", "exact", "--stare.entropy sampled"),
