@@ -45,7 +45,7 @@ def test_three_steps_on_the_mathematics_reward(calculator, tmp_path, recipe):
     assert " -m openrlhf_stare.train_ray --actor.model_name_or_path " in job.output.splitlines()[0]
     # Groups that are all right or all wrong have been left out.
     assert all(0 < reward < 1 for reward in job.scalars["reward"])
-    assert all(1 <= figures["reweight_w"] <= 1.1 for figures in job.rollouts)
+    assert all(1 <= figures["reweight_w"] < 1.11 for figures in job.rollouts)
     assert any(tag.endswith("pass1") for tag in job.scalars), job.scalars.keys()
     if recipe == "tool_use_7b":
         assert all(0.3 < calls < 2 for calls in job.scalars["tool/calls"])
