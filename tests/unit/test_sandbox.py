@@ -200,6 +200,9 @@ def test_reading_the_host_s_files(tmp_path):
     secret.write_text("for nobody")
     tmp_path.chmod(0o755)
     files = [str(secret), __file__, "/etc/passwd", "/etc/shadow", "/proc/1/environ", "/proc/self/maps"]
+    folders = ["/proc", "/etc", "/home", "/var", "/tmp", "/boot", "/run", "/sys", "/bin"]
+    # A folder above the Python environment is there, and shows the way to it.
+    folders = [folder for folder in folders if not Path(sys.prefix).is_relative_to(folder)]
     program = f"""
         for path in {files}:
             attempt(open, path)
@@ -207,7 +210,7 @@ def test_reading_the_host_s_files(tmp_path):
             attempt(open, "link")
             os.remove("link")
             attempt(open, "../" * 10 + path)
-        for folder in ("/proc", "/etc", "/home", "/var", "/tmp", "/boot", "/run", "/sys", "/bin"):
+        for folder in {folders}:
             attempt(os.listdir, folder)
     """
     assert run(program, ATTEMPTS) == Outcome("", failed=False)
