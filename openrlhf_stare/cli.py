@@ -149,7 +149,7 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
     if args.train.colocate_all and engines not in (0, ranks) and not args.train.async_enable:
         raise UsageError(
             f"--vllm.num_engines {args.vllm.num_engines} with --vllm.tensor_parallel_size "
-            f"{args.vllm.tensor_parallel_size} makes {engines} GPUs, but --train.colocate_all has the engines share the "
+            f"{args.vllm.tensor_parallel_size} makes {engines} GPUs, but --train.colocate_all has them share the "
             f"actor's {ranks}: make them equal"
         )
     if args.ckpt.max_num < 2 and args.ckpt.save_steps != -1 and not args.ckpt.disable_ds:
