@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
+import time
+
+# What vLLM gives its own error, where it has one, to come first.
+GRACE_SECONDS = 5
 
 
 def register() -> None:
@@ -16,6 +21,7 @@ def register() -> None:
         return
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_after_a_failed_child, daemon=True).start()
     if os.environ["OPENRLHF_STARE_CPU"] == "1":
         from openrlhf_stare.runtime import prepare_process
 
@@ -25,4 +31,17 @@ def register() -> None:
 def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
     # Ray ends its actors with SIGKILL, and on a busy machine an engine core and its worker outlived theirs.
     parent.join()
+    os._exit(1)
+
+
+def _end_after_a_failed_child() -> None:
+    # A core whose worker was killed while vLLM 0.29 started waited for its answer for ever, and with it the engine.
+    # Only vLLM's processes count: a reward function may have some of its own.
+    below: set[multiprocessing.process.BaseProcess] = set()
+    while not (failed := [process for process in below if process.exitcode]):
+        time.sleep(1)
+        below |= {p for p in multiprocessing.active_children() if p.name.startswith(("EngineCore", "VllmWorker"))}
+    time.sleep(GRACE_SECONDS)
+    name, code = failed[0].name, failed[0].exitcode
+    print(f"vLLM's {name} ended with exit code {code}; what waits for it ends too", file=sys.stderr, flush=True)
     os._exit(1)

@@ -19,8 +19,9 @@ THREE_STEPS = ["--data.max_samples", "12", "--ckpt.save_steps", "1"]
     "target, shown",
     [
         ("engine", ""),  # as soon as it is there: while loading
+        ("engine worker", "Loading weights took"),
         ("engine core", "Global step 1:"),
-        ("trainer", "Global step 1:"),
+        ("trainer", ""),
         ("driver", "Global step 1:"),
     ],
 )
