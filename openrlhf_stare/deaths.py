@@ -20,8 +20,9 @@ from ray._private.state import actors
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 
 POLL_SECONDS = 1
-# What Ray's table of actors may lag behind the error that a death caused; a whole node's is told by missed heartbeats.
-LAG_SECONDS, NODE_LAG_SECONDS = 5, 60
+# What Ray's table of actors may lag behind the error that a death caused: an engine ends some seconds after its core,
+# and a whole node's death is told by missed heartbeats.
+LAG_SECONDS, NODE_LAG_SECONDS = 15, 60
 # A driver that the death reaches ends within this time by itself, with Ray's own traceback.
 GRACE_SECONDS = 15
 
