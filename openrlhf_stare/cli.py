@@ -6,9 +6,14 @@ import argparse
 import dataclasses
 from types import SimpleNamespace
 
-from openrlhf_stare.algorithms.config import StareConfig
+from openrlhf_stare import tools
+from openrlhf_stare.actor_group.experience import data_parallel_ranks, dealing_unit
+from openrlhf_stare.algorithms.config import SrGrpoConfig, StareConfig, TpoConfig
+from openrlhf_stare.tools.config import ToolConfig
 
-POLICY_LOSSES = ("stare", "openrlhf")
+POLICY_LOSSES = ("stare", "openrlhf", "tpo")
+# First part of a flag -> where its options are.
+CONFIGS = {"stare": StareConfig, "tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig}
 NOT_WITH_PI = ("reweight_w", "reweight_m")  # without effect there, so whoever gives one means something else
 ESTIMATOR = "--algo.advantage.estimator"
 
@@ -25,28 +30,48 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=POLICY_LOSSES[0],
         metavar=_one_of(POLICY_LOSSES),
         help="stare reweights the entropy-critical tokens of OpenRLHF's loss; openrlhf leaves that loss untouched and "
-        "only measures the entropy (default: %(default)s)",
+        "only measures the entropy; tpo is Target Policy Optimization (default: %(default)s)",
     )
     # The short form writes to the long form's place and has no default of its own: the last one given wins.
     estimator = parser._option_string_actions[ESTIMATOR]
+    estimator.choices = [*estimator.choices, "sr_grpo"]
     group.add_argument(
         "--advantage_estimator",
         dest=estimator.dest,
         choices=estimator.choices,
         default=argparse.SUPPRESS,
-        help=f"short form of {ESTIMATOR}",
+        help=f"short form of {ESTIMATOR}; sr_grpo, which is ours, gives every response of a prompt their soft reward",
     )
-    for field in dataclasses.fields(StareConfig):
-        # The choices are shown but left to StareConfig to check: its sentence carries the remedy.
-        choices = field.metadata["choices"]
-        group.add_argument(
-            f"--stare.{field.name}",
-            type=type(field.default),
-            # Left out of the arguments unless given, for `check` to see whether it was.
-            default=argparse.SUPPRESS if field.name in NOT_WITH_PI else field.default,
-            metavar=_one_of(choices) if choices else field.name.upper(),
-            help=field.metadata["help"].replace("%", "%%") + f" (default: {field.default})",
-        )
+    group.add_argument(
+        "--eval_top_p",
+        type=float,
+        metavar="P",
+        help="top-p of the evaluation's samples, between 0 and 1 (default: that of --rollout.top_p)",
+    )
+    group.add_argument(
+        "--preflight",
+        action="store_true",
+        help="train nothing: check what the job needs on every node of the cluster, and print a table",
+    )
+    group.add_argument(
+        "--dry-run", action="store_true", help="with --preflight: check only what needs no cluster, on this machine"
+    )
+    for method, config in CONFIGS.items():
+        for field in dataclasses.fields(config):
+            flag, description = f"--{method}.{field.name}", field.metadata["help"].replace("%", "%%")
+            if isinstance(field.default, bool):
+                options = {"action": "store_true"}
+            else:
+                # The choices are shown but left to the dataclass to check: its sentence carries the remedy.
+                choices = field.metadata["choices"]
+                metavar = _one_of(choices) if choices else field.name.upper()
+                options = {"type": type(field.default), "metavar": metavar}
+            # Those of NOT_WITH_PI are left out of the arguments unless given, for `check` to see whether they were.
+            default = argparse.SUPPRESS if field.name in NOT_WITH_PI else field.default
+            group.add_argument(flag, default=default, help=f"{description} (default: {field.default})", **options)
+            if field.default is True:
+                off = {"dest": flag[2:], "action": "store_false", "default": argparse.SUPPRESS}
+                group.add_argument(f"--{method}.no_{field.name}", help=f"turns {flag} off", **off)
 
     # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
     parser.error = lambda message: parser.exit(2, f"train_ray: error: {' '.join(message.split())}\n")
@@ -64,6 +89,15 @@ def stare_config(args: SimpleNamespace) -> StareConfig:
         ValueError: an option is outside its range.
     """
     return StareConfig(**vars(args.stare))
+
+
+def tpo_config(args: SimpleNamespace) -> TpoConfig:
+    """The options of TPO in OpenRLHF's nested arguments (`args.tpo.eta` and so on).
+
+    Raises:
+        ValueError: an option is outside its range.
+    """
+    return TpoConfig(**vars(args.tpo))
 
 
 def check(args: SimpleNamespace) -> list[str]:
@@ -89,16 +123,34 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
             raise UsageError(
                 f"--stare.{name} {getattr(args.stare, name):g} is not used by --stare.schedule pi: leave it out"
             )
-    try:
-        stare = stare_config(args)
-    except ValueError as error:
-        raise UsageError(f"--stare.{error}") from None
-    # The entropy is measured under --policy_loss openrlhf too, so this holds for both losses.
-    if stare.entropy == "sampled" and args.rollout.top_p < 1:
+    for method, config in CONFIGS.items():
+        try:
+            config(**vars(getattr(args, method)))
+        except ValueError as error:
+            raise UsageError(f"--{method}.{error}") from None
+    if args.algo.advantage.estimator == "sr_grpo":
+        _refuse_under_sr_grpo(args)
+    if args.policy_loss == "tpo":
+        _refuse_with_tpo(args)
+    # The entropy is measured under every loss, so this holds for all.
+    if args.stare.entropy == "sampled" and args.rollout.top_p < 1:
         raise UsageError(
             f"--stare.entropy sampled does not go with --rollout.top_p {args.rollout.top_p:g}, since -log pi of "
             "tokens drawn from a truncated distribution does not estimate the policy's entropy: "
             "use --stare.entropy exact or --rollout.top_p 1"
+        )
+    if args.eval_top_p is not None and not 0 < args.eval_top_p <= 1:
+        raise UsageError(f"--eval_top_p {args.eval_top_p:g} is outside (0, 1]: give a share such as 0.7")
+    if args.dry_run and not args.preflight:
+        raise UsageError("--dry-run goes with --preflight: give both, or leave it out to train")
+    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
+    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
+    # OpenRLHF asserts this too, after it has joined the cluster.
+    if args.train.colocate_all and engines not in (0, ranks) and not args.train.async_enable:
+        raise UsageError(
+            f"--vllm.num_engines {args.vllm.num_engines} with --vllm.tensor_parallel_size "
+            f"{args.vllm.tensor_parallel_size} makes {engines} GPUs, but --train.colocate_all has the engines share "
+            f"the actor's {ranks}: make them equal"
         )
     if args.ckpt.max_num < 2 and args.ckpt.save_steps != -1 and not args.ckpt.disable_ds:
         raise UsageError(
@@ -110,6 +162,97 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
             f"--ds.lora.rank {args.ds.lora.rank} cannot train with vLLM, since OpenRLHF's weight sync sends PEFT's "
             "parameter names, which vLLM refuses: leave the rank at 0, with any adapter merged into the model before"
         )
+    try:
+        tools.check(args)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _refuse_under_sr_grpo(args: SimpleNamespace) -> None:
+    if args.rollout.n_samples_per_prompt == 1:
+        raise UsageError(
+            "--rollout.n_samples_per_prompt 1 leaves --advantage_estimator sr_grpo nothing to weigh, since it weighs "
+            "the responses of a prompt against one another: give at least 2"
+        )
+    if args.policy_loss == "tpo":
+        raise UsageError(
+            "--advantage_estimator sr_grpo does not go with --policy_loss tpo, since tpo takes rewards, not "
+            "advantages: use --advantage_estimator group_norm, or another --policy_loss"
+        )
+
+
+def _refuse_with_tpo(args: SimpleNamespace) -> None:
+    samples, micro_batch = args.rollout.n_samples_per_prompt, args.train.micro_batch_size
+    if samples < 2:
+        raise UsageError(
+            f"--rollout.n_samples_per_prompt {samples} cannot go with --policy_loss tpo, which compares the responses "
+            "of a prompt: give at least 2"
+        )
+    advantage, ranks, unit = args.algo.advantage, data_parallel_ranks(args), dealing_unit(args, whole_steps=True)
+    for wrong, flag, reason, remedy in (
+        (
+            advantage.estimator == "gae",
+            f"{ESTIMATOR} gae",
+            "it would load and train a critic that nothing uses",
+            "give --advantage_estimator group_norm",
+        ),
+        (
+            args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss,
+            f"--algo.kl.init_coef {args.algo.kl.init_coef:g}",
+            "it puts a KL penalty into advantages, which the loss does not use",
+            "add --algo.kl.use_loss, or give 0",
+        ),
+        (
+            advantage.is_correction_level != "off",
+            f"--algo.advantage.is_correction_level {advantage.is_correction_level}",
+            "it corrects the loss of each token, where a prompt has one loss",
+            "give off",
+        ),
+        (
+            args.actor.policy_loss_type != "ppo",
+            f"--actor.policy_loss_type {args.actor.policy_loss_type}",
+            "tpo takes the place of that loss",
+            "leave it out",
+        ),
+        (
+            args.actor.dual_clip is not None,
+            f"--actor.dual_clip {args.actor.dual_clip}",
+            "there is no ratio to clip",
+            "leave it out",
+        ),
+        (
+            args.actor.loss_agg_mode != "token-mean",
+            f"--actor.loss_agg_mode {args.actor.loss_agg_mode}",
+            "the loss is a mean over prompts",
+            "leave it out",
+        ),
+        (
+            args.train.dynamic_batch_enable and args.ds.zero_stage < 3,
+            f"--train.dynamic_batch_enable and --ds.zero_stage {args.ds.zero_stage}",
+            "only the last micro-batch of an optimizer step would be trained on, which lacks most of each group",
+            "give --ds.zero_stage 3",
+        ),
+        (
+            args.train.batch_size % (ranks * samples) > 0,
+            f"--train.batch_size {args.train.batch_size}",
+            f"each of {ranks} ranks needs whole groups of {samples} responses in an optimizer step",
+            f"give a multiple of {ranks * samples}",
+        ),
+        (
+            not args.train.dynamic_batch_enable and args.train.batch_size % (ranks * micro_batch) > 0,
+            f"--train.micro_batch_size {micro_batch}",
+            f"it does not divide a rank's {args.train.batch_size // ranks} responses of an optimizer step",
+            "give a divisor",
+        ),
+        (
+            args.rollout.batch_size * samples % unit > 0,
+            f"--rollout.batch_size {args.rollout.batch_size}",
+            f"only rollouts of {unit} responses, or twice as many and so on, make whole optimizer steps on all ranks",
+            f"give a multiple of {unit // samples}",
+        ),
+    ):
+        if wrong:
+            raise UsageError(f"{flag} cannot go with --policy_loss tpo, since {reason}: {remedy}")
 
 
 def _warnings(args: SimpleNamespace) -> list[str]:
@@ -129,6 +272,11 @@ def _warnings(args: SimpleNamespace) -> list[str]:
             f"--train.dynamic_batch_enable with --ds.zero_stage {args.ds.zero_stage} trains on the last micro-batch "
             "of each optimizer step only, under any loss, since OpenRLHF 0.11.2 tells DeepSpeed that every backward "
             "pass ends a step: use --ds.zero_stage 3"
+        )
+    if args.tool.run_model_code_without_sandbox:
+        warnings.append(
+            "--tool.run_model_code_without_sandbox lets programs that a model wrote do on the nodes what this user "
+            "may do: install bubblewrap and leave the flag out, unless the machines can be thrown away"
         )
     if args.stare.entropy == "sampled" and args.train.async_enable:
         warnings.append(

@@ -20,8 +20,9 @@ from ray._private.state import actors
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 
 POLL_SECONDS = 1
-# What Ray's table of actors may lag behind the error of a death. An engine ends up to 8 seconds after its worker.
-LAG_SECONDS = 10
+# What Ray's table of actors may lag behind the error that a death caused: an engine ends some seconds after its core,
+# and a whole node's death is told by missed heartbeats.
+LAG_SECONDS, NODE_LAG_SECONDS = 15, 60
 # A driver that the death reaches ends within this time by itself, with Ray's own traceback.
 GRACE_SECONDS = 15
 
@@ -57,7 +58,10 @@ def watched() -> Iterator[None]:
     try:
         yield
     except (ray.exceptions.RayError, KeyboardInterrupt) as error:
-        lag = 0 if isinstance(error, KeyboardInterrupt) else LAG_SECONDS
+        if isinstance(error, KeyboardInterrupt):
+            lag = 0
+        else:
+            lag = NODE_LAG_SECONDS if isinstance(error, ray.exceptions.ActorUnavailableError) else LAG_SECONDS
         deadline = time.monotonic() + lag
         while not (death := first_death()) and time.monotonic() < deadline:
             time.sleep(0.2)

@@ -13,6 +13,9 @@ SUPPORTED = ("0.11.2",)
 SEAMS = {
     "openrlhf.trainer.ray.ppo_actor": (
         "PolicyLoss",
+        "DataLoader",
+        "ActorPPOTrainer.ppo_train",
+        "ActorPPOTrainer.training_step",
         "PolicyModelActor.__ray_metadata__.modified_class.init_model_from_pretrained",
         "PolicyModelActor.__ray_metadata__.modified_class.forward",
         "PolicyModelActor.__ray_metadata__.modified_class.append",
@@ -27,8 +30,18 @@ SEAMS = {
         "apply_length_penalties",
         "compute_reward",
     ),
-    "openrlhf.trainer.ppo_utils.samples_generator": ("SamplesGenerator.generate_samples",),
+    "openrlhf.trainer.ppo_utils.experience": ("make_experience_batch", "split_experience_batch"),
+    "openrlhf.trainer.ppo_trainer": ("balance_experiences",),
+    "openrlhf.trainer.ppo_utils.samples_generator": (
+        "SamplesGenerator.generate_samples",
+        "SamplesGenerator.generate_eval_samples",
+    ),
     "openrlhf.utils": ("get_strategy",),
+    "openrlhf.utils.agent": (
+        "MultiTurnAgentExecutor.execute",
+        "SingleTurnAgentExecutor._fetch_rewards_via_func",
+        "SingleTurnAgentExecutor._fetch_rewards_via_http",
+    ),
     "openrlhf.utils.deepspeed.deepspeed": (
         "DeepspeedStrategy.save_ckpt",
         "DeepspeedStrategy.load_ckpt",

@@ -15,7 +15,7 @@ import sys
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from openrlhf_stare import cli, resources, seams
+from openrlhf_stare import cli, preflight, resources, seams, tools
 from openrlhf_stare.actor_group import worker
 from openrlhf_stare.runtime import CPU_VARIABLE, on_cpu
 
@@ -50,7 +50,7 @@ def run() -> None:
 
     parse_args, hierarchize = argparse.ArgumentParser.parse_args, openrlhf.utils.config.hierarchize
     get_strategy, init = openrlhf.utils.get_strategy, ray.init
-    job = SimpleNamespace(args=None)
+    job = SimpleNamespace(args=None, warnings=[], variables={})
 
     def parse_args_with_ours(parser, *args, **kwargs):
         if ESTIMATOR_FLAG in parser._option_string_actions and not cli.has_flags(parser):
@@ -59,25 +59,37 @@ def run() -> None:
 
     def check_as_soon_as_parsed(flat):
         job.args = hierarchize(flat)
-        for warning in cli.check(job.args):
+        job.warnings = cli.check(job.args)
+        for warning in job.warnings:
             logger.warning(warning)
-        if on_cpu():
+        job.variables = tools.environment(job.args)
+        # A dry run is for a cluster elsewhere, whatever this machine has.
+        if on_cpu() and not job.args.dry_run:
             from openrlhf_stare import cpu
 
             cpu.check_arguments(job.args)
         return job.args
 
     def start_ray(runtime_env=None, **kwargs):
-        return init(runtime_env=job_wide(runtime_env or {}), **local_cluster(job.args), **kwargs)
+        if job.args.dry_run:
+            return None
+        runtime_env = runtime_env or {}
+        runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **job.variables}
+        runtime_env = job_wide(runtime_env)
+        if job.args.preflight:
+            # On a node without our package it would end every worker, before one could say what is missing.
+            runtime_env.pop("worker_process_setup_hook", None)
+        return init(runtime_env=runtime_env, **local_cluster(job.args), **kwargs)
 
     def check_against_the_cluster(args):
-        available = ray.cluster_resources()
-        resources.check(args, available)
         if on_cpu():
             from openrlhf_stare import cpu
 
-            cpu.check_cluster(available)
             cpu.set_arguments(args)
+        if args.preflight:
+            os.environ.update(job.variables)  # an agent looks for them
+            sys.exit(preflight.run(args, job.warnings, check_cluster))
+        check_cluster(args, ray.cluster_resources())
         return get_strategy(args)
 
     with (
@@ -93,6 +105,19 @@ def run() -> None:
                 runpy.run_module(COMMAND, run_name="__main__", alter_sys=True)
         finally:
             ray.shutdown()
+
+
+def check_cluster(args: SimpleNamespace, available: dict[str, float]) -> None:
+    """Compare a job with the cluster's totals, `ray.cluster_resources()`.
+
+    Raises:
+        UsageError: the cluster is too small, or the CPU runtime is wrong for it.
+    """
+    resources.check(args, available)
+    if on_cpu():
+        from openrlhf_stare import cpu
+
+        cpu.check_cluster(available)
 
 
 def job_wide(runtime_env: dict) -> dict:

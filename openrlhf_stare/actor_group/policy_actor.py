@@ -17,6 +17,7 @@ import torch
 
 from openrlhf_stare.actor_group.entropy_meter import EntropyMeter
 from openrlhf_stare.actor_group.losses import StarePolicyLoss
+from openrlhf_stare.actor_group.target_trainer import TargetTrainer
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, steps_before
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.cli import stare_config
@@ -30,7 +31,8 @@ DIVERGED = (
 
 class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured and, under `--policy_loss stare`, the
-    entropy-critical tokens of the rollout found before OpenRLHF's own training loop runs."""
+    entropy-critical tokens of the rollout found before OpenRLHF's own training loop runs. Under `tpo` it has a trainer
+    of its own (`target_trainer`)."""
 
     def init_model_from_pretrained(self, strategy, pretrain, max_steps=None, vllm_engines=None):
         if vllm_engines:
@@ -41,6 +43,8 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         if self.reweights:
             # OpenRLHF's trainer makes the loss from its flags; this process trains nothing else.
             ppo_actor.PolicyLoss = functools.partial(StarePolicyLoss, stare=self.stare)
+        elif strategy.args.policy_loss == "tpo":
+            ppo_actor.ActorPPOTrainer = TargetTrainer
         super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group = strategy.ds_device_mesh["dp"].get_group()
         self.meter = EntropyMeter(self.actor, self.stare.entropy)

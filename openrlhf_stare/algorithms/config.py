@@ -1,4 +1,4 @@
-"""The options of STARE (arXiv 2606.19236). This dataclass is the only place where a default is written."""
+"""The options of the algorithms. These dataclasses are the only place where a default is written."""
 
 from __future__ import annotations
 
@@ -80,3 +80,34 @@ class StareConfig:
     def _require(self, name: str, holds: bool, problem: str, remedy: str) -> None:
         if not holds:
             raise ValueError(f"{name} {getattr(self, name)} {problem}: {remedy}")
+
+
+@dataclass(frozen=True)
+class SrGrpoConfig:
+    """The option of SR-GRPO (`--advantage_estimator sr_grpo`), checked when made.
+
+    Raises:
+        ValueError: as for `StareConfig`.
+    """
+
+    tau: float = option(0.5, "temperature of a group's soft reward: near 0 its best reward, large its mean reward")
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.tau) and self.tau > 0):
+            raise ValueError(f"tau {self.tau} is not a finite number above 0: give one, such as 0.5")
+
+
+@dataclass(frozen=True)
+class TpoConfig:
+    """The options of Target Policy Optimization (arXiv 2604.06159), checked when made.
+
+    Raises:
+        ValueError: as for `StareConfig`.
+    """
+
+    eta: float = option(1.0, "temperature of the target: small puts all on the best response, large keeps the policy")
+    length_normalize: bool = option(True, "divide a response's log-prob by its tokens; off for short responses only")
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.eta) and self.eta > 0):
+            raise ValueError(f"eta {self.eta} is not a finite number above 0: give a temperature such as 1")

@@ -20,6 +20,7 @@ from openrlhf_stare.report.reading import Response, Run, Series
 ENTROPY, TARGET, GATE = "stare/batch_entropy", "stare/target_entropy", "stare/gate_on"
 REWARD = ("rollout/reward_mean", "reward")
 LENGTH = ("rollout/response_length_mean", "response_length")
+ZERO_VARIANCE = ("stare/zero_variance_groups", "tpo/zero_variance_groups")
 BAND = 0.25  # of the target, to either side
 
 # Okabe and Ito's colours, which those who see fewer colours can tell apart too; then again as dashed lines.
@@ -197,6 +198,34 @@ def _draw_share(figure: FigureBase, runs: list[Run], style: dict) -> None:
     panels[0].set_ylim(bottom=0)
 
 
+def _draw_soft_advantage(figure: FigureBase, runs: list[Run], style: dict) -> None:
+    ax = figure.subplots()
+    for run in runs:
+        _curve(ax, run, style, run.finite("soft_advantage_mean"))
+    _axes(ax, "mean soft advantage")
+
+
+def _draw_zero_variance(figure: FigureBase, runs: list[Run], style: dict) -> None:
+    ax = figure.subplots()
+    for run in runs:
+        _curve(ax, run, style, run.finite(*ZERO_VARIANCE))
+    _axes(ax, "prompts")
+    ax.set_ylim(bottom=0)
+
+
+def _draw_target(figure: FigureBase, runs: list[Run], style: dict) -> None:
+    names = {
+        "tpo/target_kl": "KL of q from old policy (nats)",
+        "tpo/fit_kl": "KL of q from policy (nats)",
+        "tpo/effective_responses": "effective responses",
+    }
+    for ax, (tag, name) in zip(figure.subplots(1, 3), names.items(), strict=True):
+        for run in runs:
+            _curve(ax, run, style, run.finite(tag))
+        _axes(ax, name)
+        ax.set_ylim(bottom=0)
+
+
 def _draw_quadrants(figure: FigureBase, runs: list[Run], style: dict) -> None:
     columns = min(2, len(runs))
     panels = figure.subplots(-(-len(runs) // columns), columns, squeeze=False)
@@ -309,12 +338,42 @@ PICTURES = (
         5.0,
     ),
     Picture(
+        "zero-variance",
+        "Prompts with equal rewards",
+        "Prompts of a rollout all of whose responses have the same reward.",
+        "the number of such prompts (stare/zero_variance_groups)",
+        _has(*ZERO_VARIANCE),
+        _draw_zero_variance,
+        lambda count: 2.9,
+        5.0,
+    ),
+    Picture(
+        "soft-advantage",
+        "Soft advantage",
+        "Mean of SR-GRPO's advantages over the responses of a rollout.",
+        "SR-GRPO's advantages (soft_advantage_mean)",
+        _has("soft_advantage_mean"),
+        _draw_soft_advantage,
+        lambda count: 2.9,
+        5.0,
+    ),
+    Picture(
         "share",
         "Share of reweighted tokens",
         "Tokens of the rollout whose weight ω is not 1.",
         "the share of reweighted tokens (stare/positive_reweight_ratio)",
         _has("stare/positive_reweight_ratio"),
         _draw_share,
+        lambda count: 2.8,
+    ),
+    Picture(
+        "target",
+        "TPO's target",
+        "How far the target q is from the policy that made the rollout, and from the policy in training on it; and on "
+        "how many responses of a prompt q lies.",
+        "TPO's figures (tpo/target_kl)",
+        _has("tpo/target_kl"),
+        _draw_target,
         lambda count: 2.8,
     ),
     Picture(

@@ -141,7 +141,9 @@ def parse(flags: list[str]) -> SimpleNamespace:
 
 def start_ray(gpus: int, **options) -> None:
     runtime_env = train_ray.job_wide({})
-    runtime_env["env_vars"]["PYTHONPATH"] = str(Path(__file__).parent)  # for the workers to unpickle ReadableActor
+    # For the workers to unpickle ReadableActor, and to have the package that this process has.
+    places = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    runtime_env["env_vars"]["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     ray.init(
         address="local", num_cpus=gpus + 1, num_gpus=gpus, include_dashboard=False, runtime_env=runtime_env, **options
     )

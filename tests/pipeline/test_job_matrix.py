@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from jobs import OFF_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
+from jobs import FIGURES, OFF_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
 from safetensors.torch import load_file
 
 ALWAYS = ["--stare.target_entropy", "3"]  # no policy over 16 tokens has as much, so the gate is on
@@ -111,6 +111,56 @@ def test_dynamic_filtering_with_gspo_and_the_micro_batch_as_pool(addends, tmp_pa
     assert 12 < sum(consumed) <= 30
     assert "--actor.policy_loss_type gspo has one ratio per response" in job.output
     assert "--stare.scope micro_batch ranks the tokens of one micro-batch" in job.output
+
+
+def test_sr_grpo_with_a_resume_from_sync_to_async(addends, tmp_path):
+    """Rewards are 0 or 1, so without a baseline no token has a negative advantage."""
+    shared = [*ALWAYS, "--data.max_samples", "16", "--advantage_estimator", "sr_grpo", "--ckpt.save_steps", "2"]
+    shared += ["--stare.schedule", "adaptive", "--stare.alpha", "0.1", "--ckpt.path", str(tmp_path / "checkpoints")]
+    first = run_job([*job_flags(addends, tmp_path / "sync"), *shared], tmp_path / "sync", timeout=TIME_LIMIT)
+    assert_sound(first, steps=4)
+    (tmp_path / "checkpoints/_actor/latest").write_text("global_step2")  # as if the job had ended in its third step
+    shared += ["--ckpt.load_enable", "--train.async_enable"]
+    second = run_job([*job_flags(addends, tmp_path / "async"), *shared], tmp_path / "async", timeout=TIME_LIMIT)
+    assert_sound(second, steps=2, vllm_kl=OFF_POLICY_KL)
+    assert first.scalars["stare/reweight_w"] == pytest.approx([1.2, 1.3, 1.4, 1.5])
+    assert second.scalars["stare/reweight_w"] == pytest.approx([1.4, 1.5])
+    for job in (first, second):
+        for step, figures in enumerate(job.rollouts):
+            assert figures.keys() == FIGURES
+            assert figures["positive_candidate_ratio"] > 0 == figures["negative_candidate_ratio"]
+            assert figures["zero_variance_groups"] in range(4 + 1)
+            mean, std = job.scalars["soft_advantage_mean"][step], job.scalars["soft_advantage_std"][step]
+            # A soft reward is above its group's mean, and all alike make no spread.
+            assert job.scalars["rollout/reward_mean"][step] < mean <= 1 and 0 <= std <= 0.5
+        assert f"'soft_advantage_mean': {mean}," in job.output  # the same number on the console
+
+
+def test_tpo_in_two_stages_with_kl_loss_and_lost_rewards_then_resumed_with_dynamic_batches(addends, tmp_path):
+    """Rollouts of 4 prompts × 8 responses, trained on twice in steps of 2 prompts, half a prompt at a time."""
+    shared = ["--policy_loss", "tpo", "--algo.advantage.is_correction_level", "off", "--data.max_samples", "12"]
+    shared += ["--train.batch_size", "16", "--train.micro_batch_size", "4", "--train.max_epochs", "2"]
+    shared += ["--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01", "--algo.kl.use_loss"]
+    shared += ["--algo.kl.estimator", "k3", "--ckpt.save_steps", "2", "--ckpt.path", str(tmp_path / "checkpoints")]
+    lost = ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/sometimes_nan.py")]
+    first = run_job([*job_flags(addends, tmp_path / "first"), *shared, *lost], tmp_path / "first", timeout=TIME_LIMIT)
+    assert_sound(first, steps=3, vllm_kl=None)
+    assert all(tokens > 0 for tokens in first.scalars["stare/nonfinite_tokens"])
+
+    shared += "--ckpt.load_enable --train.dynamic_batch_enable --ds.packing_samples".split()
+    shared += "--train.max_tokens_per_gpu 64 --rollout.max_tokens_per_gpu 64".split()
+    second = run_job([*job_flags(addends, tmp_path / "second"), *shared], tmp_path / "second", timeout=TIME_LIMIT)
+    assert_sound(second, steps=1, vllm_kl=None)
+    assert changed(tmp_path / "second/model", tmp_path / "first/model")
+    for job in (first, second):
+        assert {tag for tag in job.scalars if tag.startswith(("stare/", "tpo/"))} == {
+            *(f"stare/{name}" for name in ("batch_entropy", "nonfinite_tokens", "seconds")),
+            *(f"tpo/{name}" for name in ("target_kl", "fit_kl", "effective_responses", "zero_variance_groups")),
+        }
+        for target_kl, fit_kl in zip(job.scalars["tpo/target_kl"], job.scalars["tpo/fit_kl"], strict=True):
+            assert 0 < fit_kl < target_kl, "every step on a rollout brings the policy closer to its target"
+        assert all(1 < responses < 8 for responses in job.scalars["tpo/effective_responses"])
+        assert all(groups in range(4 + 1) for groups in job.scalars["tpo/zero_variance_groups"])
 
 
 def changed(model, other) -> bool:

@@ -61,7 +61,8 @@ def test_rewards_that_are_never_finite_end_the_job(addends, tmp_path):
 def test_a_policy_that_diverged_ends_the_job_with_its_last_checkpoint_finite(addends, tmp_path):
     # Warm-up starts at a learning rate of 0: step 1 changes nothing. That of step 2 is infinite in float32.
     flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12", "--ckpt.save_steps", "1"]
-    job = run_job([*flags, "--actor.adam.lr", "1e40", "--actor.lr_warmup_ratio", "1"], tmp_path)
+    flags += "--actor.adam.lr 1e40 --actor.lr_scheduler constant_with_warmup --actor.lr_warmup_ratio 1".split()
+    job = run_job(flags, tmp_path)
     assert job.status == 1 and job.left_over == []
     assert "are not finite, and the checkpoint global_step2 was not written" in job.output
     checkpoints = tmp_path / "checkpoints/_actor"
@@ -149,9 +150,10 @@ class TestOnARunningCluster:
 
     @staticmethod
     def wait_for(cluster, ray: str) -> None:
+        # The agent that starts jobs comes some time after the dashboard that takes them.
         for _ in range(60):
-            listing = subprocess.run([ray, "job", "list", "--address", cluster["jobs"]], capture_output=True)
-            if listing.returncode == 0:
+            nothing = [ray, "job", "submit", "--address", cluster["jobs"], "--", "true"]
+            if subprocess.run(nothing, capture_output=True).returncode == 0:
                 return
             time.sleep(1)
         raise AssertionError("the Ray cluster did not come up")

@@ -1,5 +1,6 @@
 """Resuming from a checkpoint: the step after it bit for bit, and whole jobs, past checkpoints that were cut short."""
 
+import json
 import math
 import os
 from pathlib import Path
@@ -54,6 +55,16 @@ class TestInTheActorGroup:
             assert 0 < second["controller"][0]["integral"] < math.log(20)
         assert all(not torch.equal(second["masters"][name], third["masters"][name]) for name in third["masters"])
 
+    def test_where_every_checkpoint_is_damaged_the_job_ends_with_a_sentence(self, addends, tmp_path):
+        checkpoint = tmp_path / "_actor/global_step1"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "manifest.json").write_text(json.dumps({"time": 0, "files": {"mp_rank_00_model_states.pt": 9}}))
+        with ActorGroup(addends / "model", ranks=2, flags=None) as group:
+            with pytest.raises(
+                ray.exceptions.RayTaskError, match=r"No checkpoint .* any more \(global_step1\): bring"
+            ):
+                group.start([*BATCH, "--ckpt.path", str(tmp_path), "--ckpt.load_enable"])
+
     @classmethod
     def step(cls, group: ActorGroup, number: int) -> dict:
         """A rollout, the same for the same number: what `fit` reports, and the state that it leaves."""
@@ -88,14 +99,20 @@ def test_a_job_goes_on_from_the_newest_checkpoint_that_is_complete_in_actor_and_
     flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12", "--stare.target_entropy", "3"]
     flags += ["--advantage_estimator", "gae", "--critic.num_gpus_per_node", "1"]
     flags += ["--stare.schedule", "adaptive", "--stare.alpha", "0.1", "--ckpt.save_steps", "1", "--ckpt.max_num", "2"]
+    flags += ["--ckpt.load_enable"]
+    # A job was killed while it saved its first checkpoint.
+    begun = tmp_path / "checkpoints/_actor/global_step1"
+    begun.mkdir(parents=True)
+    (begun / "manifest.json").touch()
     job = run_job(flags, tmp_path)
     assert_sound(job, steps=3)
+    assert "was ever finished (global_step1 was only begun): starting from the beginning" in job.output
     for model in ("_actor", "_critic"):
         saved = sorted(path.name for path in (tmp_path / "checkpoints" / model).glob("global_step*"))
         assert saved == ["global_step2", "global_step3"]
 
     cut_short(tmp_path / "checkpoints/_critic/global_step3")
-    job = run_job([*flags, "--ckpt.load_enable", "--stare.target_entropy", "2.5"], tmp_path)
+    job = run_job([*flags, "--stare.target_entropy", "2.5"], tmp_path)
     assert_sound(job, steps=3 + 1)
     assert "Resuming from checkpoint global_step2, past the incomplete global_step3" in job.output
     assert (

@@ -23,12 +23,13 @@ def load(name: str):
 
 
 make, reward, table = load("make"), load("reward"), load("table")
+small_model = sys.modules["small_model"]  # which make.py uses
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("addends") / "model"
-    make.make_checkpoint(folder, seed=0, steps=FEW_STEPS)
+    small_model.make_checkpoint(make.TASK, folder, seed=0, steps=FEW_STEPS)
     return folder
 
 
@@ -86,12 +87,12 @@ def test_reward_func_answers_in_the_form_that_openrlhf_reads():
 
 def test_autotokenizer_brings_back_the_same_character_tokenizer(checkpoint):
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=True)
-    assert len(tokenizer) == len(make.VOCABULARY) == 16
-    assert tokenizer.get_vocab() == {token: i for i, token in enumerate(make.VOCABULARY)}
+    assert len(tokenizer) == len(make.TASK.vocabulary) == 16
+    assert tokenizer.get_vocab() == {token: i for i, token in enumerate(make.TASK.vocabulary)}
     assert tokenizer.pad_token_id != tokenizer.eos_token_id
     for text in ["12=", "12=5+7<eos>", "0123456789+=", "+==+", "<pad>12=<bos>5<unk>"]:
         ids = tokenizer(text, add_special_tokens=False).input_ids
-        assert tokenizer.convert_ids_to_tokens(ids) == make.make_tokenizer().tokenize(text)
+        assert tokenizer.convert_ids_to_tokens(ids) == small_model.make_tokenizer(make.TASK.vocabulary).tokenize(text)
         assert tokenizer.decode(ids, skip_special_tokens=False) == text
         assert tokenizer(text).input_ids == ids  # nothing is added
     assert len(tokenizer("12=5+7<eos>").input_ids) == 7
@@ -113,8 +114,8 @@ def test_the_checkpoint_loads_as_the_model_that_the_task_asks_for(checkpoint):
 
 def test_the_same_seed_gives_the_same_model_and_leaves_the_global_generator_alone(checkpoint, tmp_path):
     before = torch.get_rng_state()
-    same = make.make_checkpoint(tmp_path / "same", seed=0, steps=FEW_STEPS)
-    make.make_checkpoint(tmp_path / "other", seed=1, steps=FEW_STEPS)
+    same = small_model.make_checkpoint(make.TASK, tmp_path / "same", seed=0, steps=FEW_STEPS)
+    small_model.make_checkpoint(make.TASK, tmp_path / "other", seed=1, steps=FEW_STEPS)
     assert torch.equal(torch.get_rng_state(), before)
 
     def weights(folder: Path) -> bytes:
@@ -128,30 +129,27 @@ def test_the_same_seed_gives_the_same_model_and_leaves_the_global_generator_alon
 
 def test_a_finished_model_is_kept_unless_the_recipe_changes_or_force_is_given(tmp_path):
     folder = tmp_path / "model"
-    make.make_checkpoint(folder, steps=1)
+    small_model.make_checkpoint(make.TASK, folder, steps=1)
     weights = folder / "model.safetensors"
     weights.write_bytes(b"kept")
-    make.make_checkpoint(folder, steps=1)
+    small_model.make_checkpoint(make.TASK, folder, steps=1)
     assert weights.read_bytes() == b"kept"
-    make.make_checkpoint(folder, steps=1, force=True)
+    small_model.make_checkpoint(make.TASK, folder, steps=1, force=True)
     assert weights.read_bytes() != b"kept"
-    assert make.make_checkpoint(folder, steps=2)["recipe"]["steps"] == 2
+    assert small_model.make_checkpoint(make.TASK, folder, steps=2)["recipe"]["steps"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["model"]  # nothing half-made is left
 
 
 def test_prompts_go_through_all_totals_in_shuffled_rounds(tmp_path):
-    make.make_prompts(tmp_path / "a.jsonl", 47, seed=0)
-    make.make_prompts(tmp_path / "b.jsonl", 47, seed=0)
-    make.make_prompts(tmp_path / "c.jsonl", 47, seed=1)
-    lines = (tmp_path / "a.jsonl").read_text().splitlines()
-    prompts = [json.loads(line) for line in lines]
+    prompts = make.make_prompts(47, seed=0)
+    small_model.write_prompts(tmp_path / "prompts.jsonl", prompts)
+    assert [json.loads(line) for line in (tmp_path / "prompts.jsonl").read_text().splitlines()] == prompts
     assert len(prompts) == 47
     assert all(prompt["input"] == prompt["label"] + "=" for prompt in prompts)
     rounds = [[prompt["label"] for prompt in prompts[i : i + 15]] for i in (0, 15, 30)]
     assert all(sorted(labels) == [f"{total:02}" for total in range(2, 17)] for labels in rounds)
     assert rounds[0] != rounds[1]
-    assert (tmp_path / "b.jsonl").read_text().splitlines() == lines
-    assert (tmp_path / "c.jsonl").read_text().splitlines() != lines
+    assert make.make_prompts(47, seed=0) == prompts != make.make_prompts(47, seed=1)
 
 
 # The table

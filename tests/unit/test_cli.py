@@ -10,12 +10,21 @@ from pathlib import Path
 import pytest
 
 from openrlhf_stare import cli
-from openrlhf_stare.algorithms.config import StareConfig
+from openrlhf_stare.algorithms.config import StareConfig, TpoConfig
 
 OPENRLHF = Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
 FIELDS = dataclasses.fields(StareConfig)
 DEFAULTS = {field.name: field.default for field in FIELDS}
 ALWAYS_THERE = {name: default for name, default in DEFAULTS.items() if name not in cli.NOT_WITH_PI}
+TPO_DEFAULTS = {field.name: field.default for field in dataclasses.fields(TpoConfig)}
+ALL_FIELDS = {
+    f"{method}.{field.name}": field for method, of in cli.CONFIGS.items() for field in dataclasses.fields(of)
+}
+
+# As little as TPO asks for: OpenRLHF's own defaults are the gae estimator, a KL penalty and one response a prompt.
+TPO = """--policy_loss tpo --advantage_estimator group_norm --algo.kl.init_coef 0 --actor.num_gpus_per_node 2
+    --rollout.n_samples_per_prompt 4 --rollout.batch_size 16 --rollout.micro_batch_size 8
+    --train.batch_size 32 --train.micro_batch_size 2""".split()
 
 # A command of the kind that the cluster recipes use.
 TYPICAL = """--actor.model_name_or_path model --reward.remote_url http://host:1/score --data.prompt_dataset prompts
@@ -74,7 +83,7 @@ def refusal(*words: str) -> str:
 
 def test_one_help_shows_openrlhfs_flags_and_ours():
     text = parser_with_ours().format_help()
-    ours = ["--policy_loss {stare,openrlhf}", "--advantage_estimator", "--stare.variant {O1,C2}"]
+    ours = ["--policy_loss {stare,openrlhf,tpo}", "--advantage_estimator", "--stare.variant {O1,C2}"]
     for flag in [*openrlhf_parser()._option_string_actions, *ours, *(f"--stare.{name}" for name in DEFAULTS)]:
         assert flag in text
 
@@ -82,7 +91,7 @@ def test_one_help_shows_openrlhfs_flags_and_ours():
 def test_the_help_of_every_option_is_the_dataclass_s_and_ends_with_the_default(monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")  # argparse breaks lines at hyphens too
     text = " ".join(parser_with_ours().format_help().split())
-    for field in FIELDS:
+    for field in ALL_FIELDS.values():
         assert f"{field.metadata['help']} (default: {field.default})" in text
 
 
@@ -95,6 +104,7 @@ def test_without_our_flags_the_loss_is_stare_with_the_defaults_of_the_dataclass(
     args = parse()
     assert args.policy_loss == "stare"
     assert vars(args.stare) == ALWAYS_THERE
+    assert vars(args.tpo) == TPO_DEFAULTS
     assert cli.stare_config(args) == StareConfig()
     assert cli.check(args) == []
 
@@ -124,6 +134,8 @@ def test_the_config_of_a_command():
         ("--algo.advantage.estimator rloo", "rloo"),
         ("--advantage_estimator rloo --algo.advantage.estimator dr_grpo", "dr_grpo"),
         ("--algo.advantage.estimator dr_grpo --advantage_estimator rloo", "rloo"),
+        ("--advantage_estimator sr_grpo", "sr_grpo"),
+        ("--algo.advantage.estimator sr_grpo", "sr_grpo"),
     ],
 )
 def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expected):
@@ -138,7 +150,8 @@ def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expe
 @pytest.mark.parametrize("words", [[], TYPICAL], ids=["defaults", "typical"])
 def test_openrlhfs_flags_parse_to_the_same_values(words):
     without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
-    added = {"policy_loss"} | {f"stare.{name}" for name in ALWAYS_THERE}
+    added = {"policy_loss", "eval_top_p", "preflight", "dry_run"} | ALL_FIELDS.keys()
+    added -= {f"stare.{name}" for name in cli.NOT_WITH_PI}
     run_name = "logger.wandb.run_name"  # the minute of the day
     assert with_ours.keys() - without.keys() == added
     assert {name: with_ours[name] for name in without if name != run_name} == {
@@ -180,13 +193,24 @@ def test_every_abbreviation_that_openrlhf_understands_means_the_same():
         ("--stare.record_tokens", "-1", "give", ""),
         ("--stare.w_max", "1.2", "1.3", "--stare.schedule adaptive --stare.reweight_w 1.3"),
         ("--stare.m_min", "0.8", "0.7", "--stare.schedule adaptive --stare.reweight_m 0.7"),
+        ("--tool.seconds", "0", "give", ""),
+        ("--tool.output_chars", "-1", "give", ""),
         ("--policy_loss", "grpo", "stare, openrlhf", ""),
         ("--stare.reweight_w", "2", "leave it out", "--stare.schedule pi"),
         ("--stare.reweight_w", str(DEFAULTS["reweight_w"]), "leave it out", "--stare.schedule pi"),
         ("--stare.reweight_m", str(DEFAULTS["reweight_m"]), "leave it out", "--stare.schedule pi"),
         ("--ckpt.max_num", "1", "at least 2", "--ckpt.save_steps 5"),
         ("--ckpt.max_num", "0", "at least 2", "--ckpt.save_steps 5 --policy_loss openrlhf"),
+        ("--sr_grpo.tau", "0.0", "give one", ""),
+        ("--sr_grpo.tau", "nan", "give one", ""),
+        ("--rollout.n_samples_per_prompt", "1", "at least 2", "--advantage_estimator sr_grpo"),
+        ("--tpo.eta", "0", "give", ""),
+        ("--tpo.eta", "-1", "give", ""),
+        ("--tpo.eta", "nan", "give", ""),
         ("--ds.lora.rank", "8", "merge", ""),
+        ("--vllm.num_engines", "3", "make them equal", "--train.colocate_all --actor.num_gpus_per_node 4"),
+        ("--eval_top_p", "0", "give", ""),
+        ("--eval_top_p", "1.5", "give", ""),
         ("--rollout.top_p", "0.9", "exact", "--stare.entropy sampled"),
         ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9"),
         ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9 --policy_loss openrlhf"),
@@ -197,6 +221,62 @@ def test_a_bad_value_is_refused_with_the_flag_the_value_and_the_remedy(flag, val
     assert f"{flag} {value}" in sentence
     assert remedy in sentence
     assert "\n" not in sentence
+
+
+def test_tpo_takes_no_advantages():
+    sentence = refusal(*TPO, "--advantage_estimator", "sr_grpo")
+    assert "--policy_loss tpo, since tpo takes rewards, not advantages: use" in sentence
+
+
+@pytest.mark.parametrize(
+    "flag, value, remedy, others",
+    [
+        ("--rollout.n_samples_per_prompt", "1", "give at least 2", ""),
+        ("--algo.advantage.estimator", "gae", "--advantage_estimator group_norm", ""),
+        ("--algo.kl.init_coef", "0.01", "--algo.kl.use_loss", ""),
+        ("--algo.advantage.is_correction_level", "token", "give off", ""),
+        ("--actor.policy_loss_type", "gspo", "leave it out", ""),
+        ("--actor.dual_clip", "3.0", "leave it out", ""),
+        ("--actor.loss_agg_mode", "seq-mean-token-mean", "leave it out", ""),
+        ("--ds.zero_stage", "2", "give --ds.zero_stage 3", "--train.dynamic_batch_enable"),
+        ("--train.batch_size", "12", "a multiple of 8", ""),  # 1.5 groups for each of two ranks
+        ("--train.micro_batch_size", "3", "a divisor", ""),
+        ("--rollout.batch_size", "12", "a multiple of 8", ""),  # 48 responses, 1.5 optimizer steps
+        ("--rollout.batch_size", "16", "a multiple of 24", "--rollout.micro_batch_size 6"),
+    ],
+)
+def test_what_would_change_tpo_s_objective_is_refused(flag, value, remedy, others):
+    sentence = refusal(*TPO, flag, value, *others.split())
+    assert f"{flag} {value} cannot go with --policy_loss tpo" in sentence
+    assert remedy in sentence
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "--train.micro_batch_size 16",
+        "--algo.kl.init_coef 0.01 --algo.kl.use_loss",
+        "--actor.entropy_coef 0.01",
+        "--train.dynamic_batch_enable --train.micro_batch_size 3 --ds.zero_stage 3",
+        "--train.async_enable --train.partial_rollout_enable",
+        "--algo.dynamic_filtering_enable",
+        "--reward.overlong_buffer_len 4 --reward.stop_properly_penalty_coef 0.5",
+        "--train.max_epochs 4",
+        "--tpo.eta 0.5 --tpo.no_length_normalize",
+    ],
+)
+def test_what_goes_with_tpo(words):
+    assert cli.check(parse(*TPO, *words.split())) == []
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [("", True), ("--tpo.no_length_normalize", False), ("--tpo.no_length_normalize --tpo.length_normalize", True)],
+)
+def test_length_normalisation_is_on_unless_turned_off_and_the_last_flag_wins(words, expected):
+    assert cli.tpo_config(parse(*words.split())) == TpoConfig(length_normalize=expected)
 
 
 NUMBERS = [field.name for field in FIELDS if isinstance(field.default, float)]
@@ -225,6 +305,8 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "--ckpt.max_num 1 --ckpt.save_steps 5 --ckpt.disable_ds",
         "--rollout.top_p 0.9",
         "--policy_loss openrlhf",
+        "--advantage_estimator sr_grpo --rollout.n_samples_per_prompt 2 --sr_grpo.tau 1e-3",
+        "--advantage_estimator sr_grpo --rollout.n_samples_per_prompt 2 --policy_loss openrlhf",
     ],
 )
 def test_what_is_just_inside_is_accepted_without_a_warning(words):

@@ -1,6 +1,6 @@
-"""The guards on the way of the data: equal shares for all ranks, and non-finite rewards left out.
+"""What changes on the way of the data: equal shares for all ranks, the advantage step, groups kept together.
 
-Both are tried on OpenRLHF's own classes, on copies of its modules that are loaded afresh: one as OpenRLHF wrote it,
+All is tried on OpenRLHF's own classes, on copies of its modules that are loaded afresh: one as OpenRLHF wrote it,
 one with our change.
 """
 
@@ -13,10 +13,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from openrlhf_stare import soft_advantage
 from openrlhf_stare.actor_group import experience as guards
 from openrlhf_stare.actor_group import worker
 
 worker.install()
+
+from openrlhf.trainer.ppo_utils.experience import (  # noqa: E402
+    Experience,
+    balance_experiences,
+    make_experience_batch,
+    split_experience_batch,
+)
 
 
 def fresh_copy(name: str):
@@ -56,7 +64,6 @@ def is_dealt_evenly(count: int, ranks: int, micro: int, dynamic: bool) -> bool:
 @pytest.mark.parametrize(("count", "ranks"), [(1, 1), (7, 1), (3, 2), (8, 2), (3, 3), (4, 3), (7, 3), (12, 3)])
 def test_the_shares_above_are_openrlhfs(count, ranks, monkeypatch):
     import ray
-    from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
     from openrlhf.trainer.ray.launcher import RayActorGroup
 
     responses = [Experience(sequences=torch.zeros(1, 2), total_length=torch.tensor([1.0])) for _ in range(count)]
@@ -132,6 +139,53 @@ def test_a_rollout_is_cut_with_a_word_and_openrlhf_goes_on(samples_generator, mo
     assert generator.generate_samples() == ([], None, 0, True)  # OpenRLHF skips an empty rollout
 
 
+# TPO's groups
+
+
+def test_under_tpo_the_responses_are_numbered_in_a_field_that_the_buffer_keeps_and_the_trainer_does_not_log():
+    module = fresh_copy("openrlhf.trainer.ppo_utils.experience_maker")
+    guards.number_responses(module)
+    for policy_loss in ("tpo", "stare"):
+        order = torch.randperm(PROMPTS * K, generator=torch.Generator().manual_seed(0)).tolist()
+        experiences, _ = estimate(
+            module, make_rollout(), "group_norm", sizes=[5, 7], order=order, policy_loss=policy_loss
+        )
+        numbers = [experience.scores for experience in experiences]
+        if policy_loss == "stare":
+            assert numbers == [None, None]
+            continue
+        assert torch.cat(numbers).tolist() == order
+        # By OpenRLHF's own way into the buffer and out of it.
+        for experience in experiences:
+            experience.sequences = experience.attention_mask = torch.ones(len(experience.index), WIDTH + 1)
+        items = [item for experience in experiences for item in split_experience_batch(experience)]
+        assert make_experience_batch(items).scores.tolist() == order
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_under_tpo_dynamic_batches_are_dealt_by_whole_groups_of_even_length(ranks):
+    k, prompts = 3, 12
+    module = fresh_copy("openrlhf.trainer.ppo_trainer")
+    guards.deal_whole_groups(module)
+    args = dealing_args(ranks=ranks, k=k, dynamic=True)
+    lengths = torch.randint(1, 100, (prompts * k,), generator=torch.Generator().manual_seed(1)).float()
+    responses = [
+        Experience(sequences=torch.zeros(1, 2), total_length=lengths[i : i + 1], scores=torch.tensor([i]))
+        for i in torch.randperm(prompts * k, generator=torch.Generator().manual_seed(2)).tolist()
+    ]
+    dealt = {}
+    for args.policy_loss in ("tpo", "stare"):
+        dealt[args.policy_loss] = [batch.scores.tolist() for batch in module.balance_experiences(responses, args)]
+    theirs = [batch.scores.tolist() for batch in balance_experiences(responses, args)]
+    assert dealt["stare"] == theirs, "every other loss keeps OpenRLHF's way"
+    assert sorted(number for share in dealt["tpo"] for number in share) == list(range(prompts * k))
+    for share in dealt["tpo"]:
+        assert len(share) == prompts * k // ranks
+        assert all(sorted(share)[i] // k == sorted(share)[i - i % k] // k for i in range(len(share)))
+    totals = [float(lengths[share].sum()) for share in dealt["tpo"]]
+    assert max(totals) < 1.2 * min(totals)
+
+
 # Non-finite rewards
 
 GROUPED = ("group_norm", "rloo", "dr_grpo", "reinforce_baseline")
@@ -159,7 +213,7 @@ def openrlhf():
 @pytest.fixture(scope="module")
 def guarded():
     module = fresh_copy("openrlhf.trainer.ppo_utils.experience_maker")
-    guards.leave_out_non_finite(module)
+    guards.change_advantages(module)
     return module
 
 
@@ -190,7 +244,19 @@ def make_rollout(lost=None) -> dict[str, torch.Tensor]:
     }
 
 
-def estimate(module, rollout, estimator, k=K, sizes=None, order=None, no_std_norm=False, clip_range=None, **reward):
+def estimate(
+    module,
+    rollout,
+    estimator,
+    k=K,
+    sizes=None,
+    order=None,
+    policy_loss="openrlhf",
+    tau=0.5,
+    no_std_norm=False,
+    clip_range=None,
+    **reward,
+):
     """Run the module's advantage step on the responses, in micro-batches of `sizes` and in the given order.
 
     Returns the experiences as OpenRLHF hands them on, and their tensors with the responses back in their places.
@@ -201,6 +267,8 @@ def estimate(module, rollout, estimator, k=K, sizes=None, order=None, no_std_nor
         ),
         rollout=SimpleNamespace(n_samples_per_prompt=k, max_new_tokens=6),
         reward=SimpleNamespace(clip_range=clip_range, **reward),
+        policy_loss=policy_loss,
+        sr_grpo=SimpleNamespace(tau=tau),
     )
     maker = object.__new__(module.RemoteExperienceMaker)
     maker.strategy, maker.args, maker.advantage_estimator = SimpleNamespace(args=args), args, estimator
@@ -316,13 +384,14 @@ def test_micro_batches_may_be_uneven_and_in_any_order(guarded, estimator):
 
 @EVERY_ESTIMATOR
 @EVERY_OPTION
-def test_finite_rewards_are_openrlhfs_bit_for_bit(openrlhf, guarded, warnings, estimator, options):
+@pytest.mark.parametrize("loss", ["openrlhf", "stare"])
+def test_finite_rewards_are_openrlhfs_bit_for_bit(openrlhf, guarded, warnings, estimator, options, loss):
     where = {"sizes": [3, 5, 4], "order": [7, 0, 11, 5, 2, 9, 4, 8, 1, 10, 3, 6]}
-    ours, _ = estimate(guarded, make_rollout(), estimator, **where, **options)
+    ours, _ = estimate(guarded, make_rollout(), estimator, policy_loss=loss, **where, **options)
     theirs, _ = estimate(openrlhf, make_rollout(), estimator, **where, **options)
     for own, other in zip(ours, theirs, strict=True):
-        assert own.info.keys() == other.info.keys()
-        pairs = [(own.info[name], other.info[name]) for name in own.info]
+        assert own.info.keys() - {"stare/zero_variance_groups"} == other.info.keys()
+        pairs = [(own.info[name], other.info[name]) for name in other.info]
         names = {field.name for field in fields(own)} - {"info"}
         pairs += [(getattr(own, name), getattr(other, name)) for name in names]
         for a, b in pairs:
@@ -379,7 +448,144 @@ def test_openrlhfs_functions_are_back_afterwards(openrlhf, guarded):
     assert guarded.compute_reward is openrlhf.compute_reward
 
 
-def test_every_ray_worker_gets_both_guards():
+# Groups of equal rewards
+
+# Rewards whose float32 mean over a group of four, or whose distance from it, is not exact.
+EQUAL = {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.1, 8: 0.7, 9: 0.7, 10: 0.7, 11: 0.7}
+
+
+def eight_equal(reward: float) -> dict[str, torch.Tensor]:
+    """Eight responses to one prompt, then eight to another, with rewards that differ."""
+    rollout = make_rollout()
+    rollout = {name: torch.cat([tensor, tensor[:4]]) for name, tensor in rollout.items()}
+    rollout["kl"].zero_()
+    rollout["rewards"] = torch.tensor([reward] * 8 + [0.0, 1.0] * 4)
+    return rollout
+
+
+@pytest.mark.parametrize("reward", [0.1, 0.3, 0.7])
+def test_eight_equal_rewards_are_noise_of_size_one_in_openrlhfs_group_norm_and_zero_under_stare(guarded, reward):
+    rollout = eight_equal(reward)
+    _, theirs = estimate(guarded, rollout, "group_norm", k=8)
+    _, ours = estimate(guarded, rollout, "group_norm", k=8, policy_loss="stare")
+    assert theirs["advantages"][:8].abs().max() > 0.5
+    assert ours["advantages"][:8].eq(0).all()
+    assert torch.equal(ours["advantages"][8:], theirs["advantages"][8:])
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
+def test_the_others_that_subtract_a_mean_leave_noise_with_a_sign_which_is_zero_under_stare(guarded, estimator):
+    noise = 0.0
+    for reward in (0.1, 0.3, 0.7):
+        _, theirs = estimate(guarded, eight_equal(reward), estimator, k=8)
+        _, ours = estimate(guarded, eight_equal(reward), estimator, k=8, policy_loss="stare")
+        noise = max(noise, theirs["advantages"][:8].abs().max().item())
+        assert ours["advantages"][:8].eq(0).all()
+        assert torch.equal(ours["advantages"][8:], theirs["advantages"][8:])
+    assert 0 < noise < 1e-6
+
+
+def test_whitening_moves_all_groups_of_equal_rewards_alike(guarded):
+    """`reinforce_baseline` also subtracts the mean over the rollout's tokens, which is no rounding."""
+    _, ours = estimate(guarded, eight_equal(0.3), "reinforce_baseline", k=8, policy_loss="stare")
+    moved = ours["advantages"][:8].unique()
+    assert len(moved) == 1 and 0 < moved.abs() < 1
+    nothing_to_learn = eight_equal(0.3)
+    nothing_to_learn["rewards"][:] = 0.3
+    _, ours = estimate(guarded, nothing_to_learn, "reinforce_baseline", k=8, policy_loss="stare")
+    assert ours["advantages"].eq(0).all()
+
+
+@pytest.mark.parametrize("estimator", ["group_norm", "rloo", "dr_grpo"])
+def test_a_group_of_equal_rewards_keeps_its_kl_penalty(guarded, estimator):
+    rollout = make_rollout(EQUAL)
+    _, ours = estimate(guarded, rollout, estimator, policy_loss="stare")
+    penalty = (-0.1 * rollout["kl"]).flip(-1).cumsum(-1).flip(-1)
+    torch.testing.assert_close(ours["advantages"][:4], penalty[:4])
+
+
+def test_length_penalties_come_before_the_question_whether_rewards_are_equal(guarded):
+    rollout = make_rollout(EQUAL)
+    rollout["truncated"] = torch.arange(PROMPTS * K) == 0
+    _, ours = estimate(guarded, rollout, "group_norm", policy_loss="stare", stop_properly_penalty_coef=0.5)
+    assert ours["info stare/zero_variance_groups"].eq(1).all()
+
+
+@EVERY_ESTIMATOR
+def test_groups_of_equal_rewards_are_counted_and_single_responses_are_no_group(guarded, estimator):
+    where = {"sizes": [3, 5, 4], "order": [7, 0, 11, 5, 2, 9, 4, 8, 1, 10, 3, 6], "policy_loss": "stare"}
+    _, ours = estimate(guarded, make_rollout(EQUAL), estimator, **where)
+    assert ours["info stare/zero_variance_groups"].eq(2).all()
+    # Of one group two equal rewards are left, of another one reward, of the third none.
+    _, ours = estimate(
+        guarded, make_rollout({**EQUAL, **dict.fromkeys([0, 1, 4, 5, 6, 7, 8, 9, 10], NAN)}), estimator, **where
+    )
+    assert ours["info stare/zero_variance_groups"].eq(1).all()
+    _, without = estimate(guarded, make_rollout(EQUAL), estimator)
+    assert "info stare/zero_variance_groups" not in without
+    if estimator in UNGROUPED:
+        _, single = estimate(guarded, make_rollout(EQUAL), estimator, k=1, policy_loss="stare")
+        assert single["info stare/zero_variance_groups"].eq(0).all()
+
+
+@pytest.mark.parametrize("estimator", UNGROUPED)
+@EVERY_OPTION
+def test_estimators_without_groups_are_openrlhfs_there_too(openrlhf, guarded, estimator, options):
+    _, ours = estimate(guarded, make_rollout(EQUAL), estimator, policy_loss="stare", **options)
+    _, theirs = estimate(openrlhf, make_rollout(EQUAL), estimator, **options)
+    assert torch.equal(ours["advantages"], theirs["advantages"])
+
+
+# SR-GRPO
+
+
+@EVERY_OPTION
+@pytest.mark.parametrize("loss", ["openrlhf", "stare"])
+@pytest.mark.parametrize(
+    "lost", [{}, UNEVEN, {**UNEVEN, 0: NAN, 1: NAN, 2: NAN, 3: NAN}], ids=["none", "some", "group"]
+)
+def test_sr_grpo_spreads_the_soft_reward_of_a_group_with_openrlhfs_penalties(openrlhf, guarded, options, loss, lost):
+    rollout, kept = make_rollout(lost), kept_of(lost)
+    _, ours = estimate(guarded, rollout, "sr_grpo", tau=0.3, policy_loss=loss, **options)
+    # The rewards after OpenRLHF's length penalties; of one group at a time, without the lost.
+    penalised = estimate(openrlhf, only(rollout, kept), "reinforce", k=1, **options)[1]["rewards"]
+    soft = torch.empty(len(kept))
+    for prompt in range(PROMPTS):
+        rows = torch.tensor([response // K == prompt for response in kept])
+        if rows.any():
+            soft[rows] = soft_advantage(penalised[rows].unsqueeze(0), tau=0.3).squeeze(0)
+    low, high = options.get("clip_range", (-INF, INF))
+    mask, kl = rollout["action_mask"][kept], rollout["kl"][kept]
+    after = mask.flip(-1).cumsum(-1).flip(-1).bool()  # positions up to the last token
+    expected = soft.clamp(low, high).unsqueeze(-1) * after - 0.1 * kl.flip(-1).cumsum(-1).flip(-1)
+    torch.testing.assert_close(ours["advantages"][kept][mask.bool()], expected[mask.bool()])
+    assert_lost(ours, rollout, lost)
+    # One number for the whole rollout, so that OpenRLHF's mean over the responses is that number.
+    for name, value in (("mean", soft.mean()), ("std", soft.std(correction=0))):
+        torch.testing.assert_close(ours[f"info soft_advantage_{name}"], value.expand(PROMPTS * K))
+
+
+def test_sr_grpo_pushes_up_every_response_of_a_solved_prompt(guarded):
+    rollout = eight_equal(1.0)
+    _, ours = estimate(guarded, rollout, "sr_grpo", k=8, policy_loss="stare")
+    assert ours["advantages"][:8][rollout["action_mask"][:8].bool()].eq(1).all()
+    assert ours["info stare/zero_variance_groups"].eq(1).all()
+
+
+def test_sr_grpo_takes_micro_batches_in_any_order_and_logs_openrlhfs_std(openrlhf, guarded):
+    rollout = make_rollout()
+    _, in_order = estimate(guarded, rollout, "sr_grpo")
+    order = [7, 0, 11, 5, 2, 9, 4, 8, 1, 10, 3, 6]
+    _, shuffled = estimate(guarded, rollout, "sr_grpo", sizes=[1, 5, 2, 4], order=order)
+    assert in_order.keys() == shuffled.keys()
+    for name, values in in_order.items():
+        assert torch.equal(shuffled[name], values)
+    _, theirs = estimate(openrlhf, rollout, "dr_grpo")
+    assert torch.equal(in_order["info group_reward_std"], theirs["info group_reward_std"])
+    assert torch.equal(in_order["rewards"], rollout["rewards"])
+
+
+def test_every_ray_worker_gets_the_changes():
     """`install` is Ray's worker_process_setup_hook; it was called at the top of this file."""
     from openrlhf.trainer.ppo_utils import experience_maker, samples_generator
 

@@ -30,7 +30,7 @@ def modules_after(code: str, **environment: str) -> set[str]:
     "code",
     [
         "import openrlhf_stare; dir(openrlhf_stare)",
-        "from openrlhf_stare import StareConfig, StareController, token_weights, surprisal_thresholds",
+        "from openrlhf_stare import StareConfig, StareController, token_weights, surprisal_thresholds, soft_advantage",
         f"import {', '.join(ALGORITHMS)}",
         "import openrlhf_stare.cli, openrlhf_stare.resources, openrlhf_stare.vllm_plugin, openrlhf_stare.train_ray",
     ],

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_stare import StareConfig, cli, resources
+from openrlhf_stare import TpoConfig, cli, resources
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-FIELDS = dataclasses.fields(StareConfig)
+FIELDS = {
+    f"--{method}.{field.name}": field
+    for method, config in cli.CONFIGS.items()
+    for field in dataclasses.fields(config)
+    if field.default is not True  # a switch that is on has two flags
+}
+OPTION = rf"--(?:{'|'.join(cli.CONFIGS)})\.\w+"
 
 
 def load_cli_tests():
@@ -41,15 +47,17 @@ def fenced(language: str) -> list[str]:
 # Flags
 
 
-@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-def test_the_row_of_an_option_has_its_values_its_default_and_its_help(field):
+@pytest.mark.parametrize("flag, field", FIELDS.items(), ids=FIELDS)
+def test_the_row_of_an_option_has_its_values_its_default_and_its_help(flag, field):
     choices = field.metadata["choices"]
-    values = ", ".join(f"`{choice}`" for choice in choices) if choices else "number"
-    assert rows(r"--stare\.\w+")[f"--stare.{field.name}"] == [values, f"`{field.default}`", field.metadata["help"]]
+    values = (
+        ", ".join(f"`{choice}`" for choice in choices) if choices else "on" if field.default is False else "number"
+    )
+    assert rows(OPTION)[flag] == [values, f"`{field.default}`", field.metadata["help"]]
 
 
 def test_the_table_has_no_option_that_is_not_there():
-    assert rows(r"--stare\.\w+").keys() == {f"--stare.{field.name}" for field in FIELDS}
+    assert rows(OPTION).keys() == FIELDS.keys()
 
 
 def test_the_row_of_the_policy_loss():
@@ -79,17 +87,31 @@ def test_the_cluster_command_is_accepted_and_needs_what_the_readme_says():
 
 def test_the_metrics_are_those_that_the_code_logs():
     sources = [path.read_text() for path in (ROOT / "openrlhf_stare/actor_group").glob("*.py")]
-    logged = {name for source in sources for name in re.findall(r"\"(stare/\w+)\"", source)}
+    metric = r"stare/\w+|soft_advantage_(?:mean|std)"
+    logged = {name for source in sources for name in re.findall(rf"\"({metric})\"", source)}
     assert len(logged) > 10
-    assert rows(r"stare/\w+").keys() == logged
+    assert rows(metric).keys() == logged
+
+
+def test_a_switch_has_a_row_with_both_its_flags():
+    _, normalize = dataclasses.fields(TpoConfig)
+    flags = "--tpo.length_normalize`, `--tpo.no_length_normalize"
+    default = "on" if normalize.default else "off"
+    assert rows(re.escape(flags)) == {flags: ["on, off", default, normalize.metadata["help"]]}
+
+
+def test_the_metrics_of_tpo_are_those_that_its_trainer_logs():
+    source = (ROOT / "openrlhf_stare/actor_group/target_trainer.py").read_text()
+    logged = set(re.findall(r"\"(tpo/\w+)\"", source))
+    assert len(logged) == 4 and rows(r"tpo/\w+").keys() == logged
 
 
 # Examples and paths
 
 
 def test_the_worked_example_gives_what_is_printed():
-    (example,) = fenced("python")
-    test = doctest.DocTestParser().get_doctest(example, {}, "README.md", "README.md", 0)
+    examples = "\n".join(fenced("python"))
+    test = doctest.DocTestParser().get_doctest(examples, {}, "README.md", "README.md", 0)
     assert len(test.examples) > 10
     said = []
     result = doctest.DocTestRunner(verbose=False).run(test, out=said.append)

@@ -60,6 +60,8 @@ def stare_values(steps: range = STEPS, target: float = 0.4) -> dict[str, dict[in
         "stare/reweight_m": {step: 1 - 0.002 * step for step in steps},
         "stare/positive_reweight_ratio": {step: 0.05 * (step >= middle) for step in steps},
         "stare/negative_reweight_ratio": {step: 0.04 * (step >= middle) for step in steps},
+        "stare/zero_variance_groups": dict.fromkeys(steps, 3.0),
+        "soft_advantage_mean": dict.fromkeys(steps, 0.25),
         "rollout/reward_mean": {step: step / steps[-1] for step in steps},
         "rollout/response_length_mean": dict.fromkeys(steps, 7.5),
     }
@@ -284,6 +286,19 @@ def test_what_no_run_has_is_left_out_and_said_so(tmp_path):
     for picture in missing:
         assert f"{picture.title}: no run has {picture.needs}." in shown.text
         assert picture.key not in shown.ids()
+
+
+def test_the_target_of_tpo(tmp_path, stare):
+    values = {
+        "tpo/target_kl": {1: 0.5, 2: 0.4},
+        "tpo/fit_kl": {1: 0.3, 2: 0.2},
+        "tpo/effective_responses": {1: 3, 2: 4},
+    }
+    log(tmp_path / "tpo", grpo_values() | values)
+    shown = page_of(stare, tmp_path / "tpo")
+    assert "target-curve-1" in shown.ids() and "target-curve-0" not in shown.ids()
+    for label in ("KL of q from old policy (nats)", "KL of q from policy (nats)", "effective responses"):
+        assert label in shown.text
 
 
 def test_a_record_alone_makes_a_page(tmp_path):

@@ -13,7 +13,6 @@ from openrlhf_stare.report import figures, page
 from openrlhf_stare.report.reading import read_runs
 
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH (Debian: apt-get install chromium)")
 
 HOSTILE = "</span></script><script>console.error('pwned')</script><img src=x onerror=\"console.error('pwned')\">"
 WIDTH, HEIGHT = 1200, 2400
@@ -21,6 +20,7 @@ WIDTH, HEIGHT = 1200, 2400
 
 def browse(path: Path, profile: Path, *flags: str) -> tuple[str, list[str]]:
     """Open a file in chromium: what it prints, and the lines of the page's console."""
+    assert CHROMIUM, "no chromium on the PATH, which launch/test.sh installs for root on Debian"
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
     command += ["--disable-background-networking", "--disable-dev-shm-usage", f"--user-data-dir={profile}"]
     command += ["--enable-logging=stderr", *flags, path.as_uri()]

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=openrlhf-stare
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=64
+#SBATCH --exclusive
+# A Ray cluster for as long as one recipe runs: sbatch launch/cluster/slurm.sh launch/recipes/short_cot_7b.sh [flags]
+# Submit it from this checkout, on a file system that all nodes share, with the environment of launch/install.sh active.
+# A job that is requeued goes on from its last checkpoint.
+set -euo pipefail
+
+(($#)) || { echo "usage: sbatch launch/cluster/slurm.sh RECIPE [flags of train_ray]" >&2; exit 2; }
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=$(srun --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" hostname --ip-address | awk '{print $1}')
+export RAY_PORT=$((20000 + SLURM_JOB_ID % 10000)) # two jobs may share a head node's network
+on() { srun --nodes=1 --ntasks=1 --overlap --nodelist="$1" "${@:2}"; }
+
+NODE_IP=$head on "${nodes[0]}" launch/cluster/start_head.sh --block --num-gpus="$SLURM_GPUS_ON_NODE" &
+for node in "${nodes[@]:1}"; do
+    # The head may not be up yet: Ray on a worker gives up after a while.
+    on "$node" bash -c "until launch/cluster/start_worker.sh $head --block --num-gpus=$SLURM_GPUS_ON_NODE; do
+        sleep 5; done" &
+done
+
+export RAY_ADDRESS=$head:$RAY_PORT NODES=$SLURM_JOB_NUM_NODES GPUS_PER_NODE=$SLURM_GPUS_ON_NODE
+all_there="import ray; ray.init(log_to_driver=False); exit(len(ray.nodes()) < $NODES)"
+for _ in {1..60}; do
+    ! on "${nodes[0]}" python -c "$all_there" 2>/dev/null || break
+    sleep 5
+done
+on "${nodes[0]}" bash "$@" --preflight
+on "${nodes[0]}" bash "$@" # when this script ends, Slurm ends Ray's steps with it

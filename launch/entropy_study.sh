@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# The entropy study: GRPO and STARE fixed, adaptive and PI on the addends task, all else equal.
+# launch/entropy_study.sh trains and evaluates them all, about 6 minutes a run on 2 CPU cores. Started again, it goes on
+# with the runs that are missing or whose flags have changed since. The results are in runs/entropy_study: report.html,
+# entropy.png and table.md. It ends with status 1 if a claim about them does not hold.
+# STEPS=400 SEEDS="0 1 2" JOBS=1 are the steps of a run, the seeds and how many runs go on at a time.
+# launch/entropy_study.sh ARM SEED is one of the runs, without the results.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/addends/job.sh
+
+arms=(grpo fixed adaptive pi)
+steps=${STEPS:-400} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1}
+positive STEPS "$steps"
+positive JOBS "$jobs"
+home=$PWD/runs/entropy_study
+
+if (($# == 0)); then
+    train_all
+    "$python" -m openrlhf_stare.report "${runs[@]}" -o "$home/report.html"
+    exec "$python" launch/study/summary.py "${runs[@]}" --table "$home/table.md" --png "$home/entropy.png"
+fi
+
+(($# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
+arm=$1 seed=$2
+run=$home/$arm-seed$seed inputs=$home/inputs-seed$seed
+
+# A seed decides on the model and its warm-up, on the prompts and on OpenRLHF's and vLLM's own random numbers.
+addends_job "$inputs/model" "$inputs/prompts.jsonl" "$run"
+job+=(--train.seed "$seed" --stare.record_tokens 4)
+case $arm in
+    grpo) job+=(--policy_loss openrlhf) ;;
+    fixed) job+=(--stare.schedule fixed --stare.reweight_w 1.1) ;; # the paper's values
+    adaptive) job+=("${adaptive[@]}") ;;
+    pi) job+=("${pi[@]}") ;;
+    *) say "$arm is not one of ${arms[*]}" >&2; exit 2 ;;
+esac
+
+begin_run
+# One at a time, since runs beside each other share the inputs of their seed.
+flock "$home" "$python" launch/addends/make.py "$inputs" --seed "$seed" --prompts $((steps * prompts_per_step))
+train
+"$python" launch/addends/evaluate.py "$run/model" -o "$run/evaluation.json"
+end_run

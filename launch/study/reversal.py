@@ -1,0 +1,79 @@
+"""The results of the reversal study: python launch/study/reversal.py RUN [RUN …] --table FILE --png FILE
+
+A RUN is the folder of one arm and seed, such as tpo-seed0, with its TensorBoard logs. Writes the table and the curves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from openrlhf_stare.report.figures import COLOURS, ENTROPY, REWARD, STYLE, moving_mean
+from openrlhf_stare.report.reading import Run, read_runs
+
+sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
+from summary import draw_curves, mean_and_sd  # noqa: E402
+
+ARMS = {"tpo": "TPO", "grpo": "GRPO without KL", "grpo_kl": "GRPO with KL"}
+SOLVED = 0.9
+
+
+def steps_to_solve(run: Run) -> int | None:
+    """The first step around which the mean reward of 11 steps is SOLVED; None if there is none."""
+    reward = run.finite(*REWARD)
+    solved = reward.steps[moving_mean(reward.values, 11) >= SOLVED]
+    return int(solved[0]) if len(solved) else None
+
+
+def final_reward(run: Run) -> float:
+    """The mean reward over the last tenth of the steps."""
+    values = run.finite(*REWARD).values
+    return float(values[-max(1, len(values) // 10) :].mean())
+
+
+def table(arms: dict[str, list[Run]]) -> str:
+    """A markdown table; the steps of every seed, and mean ± standard deviation over the seeds of the final reward."""
+    rows = [("", f"steps to reward {SOLVED}, seed by seed", "final reward"), ("---",) * 3]
+    for arm, runs in arms.items():
+        steps = ", ".join(str(steps_to_solve(run) or "never") for run in runs)
+        rows.append((ARMS[arm], steps, mean_and_sd([final_reward(run) for run in runs])))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def draw(arms: dict[str, list[Run]], path: Path) -> None:
+    """Reward and entropy of all runs, coloured by arm."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(10, 4), dpi=150)
+        reward, entropy = figure.subplots(1, 2)
+        reward.axhline(SOLVED, color="#222222", lw=1.1, linestyle=(0, (5, 3)))
+        for colour, (arm, runs) in zip(COLOURS, arms.items(), strict=False):
+            draw_curves(reward, runs, REWARD, colour, ARMS[arm])
+            draw_curves(entropy, runs, (ENTROPY,), colour, ARMS[arm])
+        reward.set(xlabel="step", ylim=(0, 1.02), title=f"Mean reward of a rollout, and {SOLVED}")
+        entropy.set(xlabel="step", ylim=(0, None), title="Entropy (nats per token)")
+        reward.legend(loc="lower right", frameon=False)
+        figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--table", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--png", type=Path, required=True, metavar="FILE")
+    args = parser.parse_args()
+
+    arms: dict[str, list[Run]] = {arm: [] for arm in ARMS}
+    for folder, run in zip(args.runs, read_runs(args.runs), strict=True):
+        arms[folder.name.rpartition("-seed")[0]].append(run)
+    text = table(arms)
+    args.table.write_text(text)
+    draw(arms, args.png)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Two targets in one run: PI holds 0.6 nats for half of the steps and, started again from its checkpoint, 0.4.
+# launch/two_targets.sh [flags]: about 6 minutes on 2 CPU cores; the flags are those of train_ray, for both halves.
+# STEPS=400 are the steps of both halves together. The results are in runs/two_targets: report.html and report.png.
+# It ends with status 1 unless the entropy follows.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/addends/job.sh
+
+steps=${STEPS:-400}
+positive STEPS "$steps"
+((steps % 2 == 0)) || { say "STEPS=$steps is not even" >&2; exit 2; }
+
+bash launch/install.sh
+home=$PWD/runs/two_targets
+run=$home/run
+rm -rf "$run"
+mkdir -p "$run"
+"$python" launch/addends/make.py "$home" --prompts $((steps / 2 * prompts_per_step))
+
+# The prompts are those of one half, an episode of OpenRLHF's. The checkpoint at the end of the first episode is where
+# the second start goes on, with one episode more.
+addends_job "$home/model" "$home/prompts.jsonl" "$run"
+job+=("${pi[@]}" --ckpt.save_steps $((steps / 2)))
+say "$((steps / 2)) steps with the target 0.6"
+"$python" -m openrlhf_stare.train_ray "${job[@]}" "$@" --stare.target_entropy 0.6
+say "$((steps / 2)) steps with the target 0.4"
+"$python" -m openrlhf_stare.train_ray "${job[@]}" "$@" --stare.target_entropy 0.4 --ckpt.load_enable \
+    --train.num_episodes 2
+
+"$python" -m openrlhf_stare.report "$run" -o "$home/report.html" --png "$home/report.png"
+"$python" launch/study/two_targets.py "$run"

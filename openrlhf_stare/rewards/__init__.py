@@ -1,0 +1,1 @@
+"""Reward functions: files for OpenRLHF's `--reward.remote_url`."""

@@ -1,0 +1,93 @@
+"""The reward for mathematics, 1 for a right answer and 0 for all else: a file for OpenRLHF's `--reward.remote_url`.
+
+The answer is what the last `\\boxed{…}` of the response holds. math-verify compares it with the label, in a few
+processes that live as long as this one. An answer that hangs or crashes the verifier costs itself only.
+
+OpenRLHF loads this file in each of its rollout actors and calls `reward_func` in threads, with one response a call.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import queue
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+SECONDS = 5.0  # wall-clock time for one answer; most take a few milliseconds
+WORKERS = 4  # verifiers of each rollout actor, started as they are needed
+
+if importlib.util.find_spec("math_verify") is None:
+    raise ModuleNotFoundError('math-verify is not installed: pip install "openrlhf-stare[math]"', name="math_verify")
+
+_WORKER = Path(__file__).resolve().with_name("math_worker.py")
+_log = logging.getLogger(__name__)
+# The verifiers with nothing to do; None stands for one to be started. The last to come is the first to go, so that few
+# are started where few are needed. They are plain processes with pipes: a pool's workers would import the main module
+# of OpenRLHF's actor, and a busy one would live on when the actor is killed.
+_idle: queue.LifoQueue[subprocess.Popen | None] = queue.LifoQueue()
+for _ in range(WORKERS):
+    _idle.put(None)
+
+
+def last_boxed(text: str) -> str | None:
+    """What the last `\\boxed{…}` of the text holds; None: there is none, it is empty or it does not close."""
+    _, found, rest = text.rpartition("\\boxed{")
+    depth = 1
+    for place, character in enumerate(rest if found else ""):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return rest[:place].strip() or None
+    return None
+
+
+def is_right(label: str, answer: str) -> bool | None:
+    """Whether the answer equals the label; None: the verifier hung or crashed over it, which is logged."""
+    if answer == label.strip():
+        return True
+    worker = _idle.get()
+    try:
+        if worker is None or worker.poll() is not None:
+            command = [sys.executable, str(_WORKER), str(SECONDS)]
+            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        print(json.dumps([label, answer]), file=worker.stdin, flush=True)
+        reply = worker.stdout.readline()
+        if not reply:
+            ended = "took too long" if worker.wait() == -signal.SIGALRM else f"ended with status {worker.returncode}"
+            _log.warning("The verifier %s over %.200r, which gets no reward", ended, answer)
+        return json.loads(reply) if reply else None
+    except OSError as error:
+        _log.warning("The verifier could not be asked about %.200r, which gets no reward: %s", answer, error)
+        return None
+    finally:
+        _idle.put(worker)
+
+
+def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> dict:
+    """OpenRLHF's interface.
+
+    Args:
+        queries: the decoded prompts with their responses, special tokens included.
+        prompts: the prompts alone. One that decodes to another text is judged with its response, whose `\\boxed{…}`
+            is still the last.
+        labels: the right answers, as LaTeX or plain text.
+
+    Returns:
+        `rewards` and `scores`, which dynamic filtering reads: 0 or 1 for each query. `extra_logs` has two more
+        figures, which OpenRLHF logs as means over the responses: `boxed`, whether there is an answer, and
+        `verifier_failed`, whether the verifier hung or crashed over it.
+    """
+    answers = [last_boxed(query.removeprefix(prompt)) for query, prompt in zip(queries, prompts, strict=True)]
+    verdicts = [
+        False if answer is None else is_right(str(label), answer)
+        for answer, label in zip(answers, labels, strict=True)
+    ]
+    rewards = torch.tensor([float(verdict is True) for verdict in verdicts])
+    boxed = torch.tensor([float(answer is not None) for answer in answers])
+    failed = torch.tensor([float(verdict is None) for verdict in verdicts])
+    return {"rewards": rewards, "scores": rewards, "extra_logs": {"boxed": boxed, "verifier_failed": failed}}

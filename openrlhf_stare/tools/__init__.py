@@ -1,0 +1,48 @@
+"""Multi-turn tool use: an OpenRLHF agent whose Python tool runs what the model writes in a sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+AGENT = Path(__file__).with_name("agent.py")
+SETTINGS = "OPENRLHF_STARE_TOOL"  # the environment variable by which the job's options reach its agents, as JSON
+
+
+def check(args: SimpleNamespace) -> None:
+    """Check what a job with OpenRLHF's nested arguments needs for the tool, if it has one.
+
+    Raises:
+        ValueError: there is nothing to score responses with, or no sandbox works here. The message is one sentence.
+    """
+    from openrlhf_stare.tools import config, sandbox
+
+    agent, reward = args.train.agent_func_path, args.reward.remote_url
+    if not agent or Path(agent).resolve() != AGENT.resolve():
+        return
+    if not reward:
+        raise ValueError(
+            f"--train.agent_func_path {agent} has nothing to score responses with: "
+            "give --reward.remote_url a Python file with a reward_func, or the address of a server"
+        )
+    if reward.endswith(".py") and not Path(reward).is_file():
+        raise ValueError(f"--reward.remote_url {reward} is not there: give the path of your reward function")
+    try:
+        sandbox.check(config.ToolConfig(**vars(args.tool)))
+    except sandbox.SandboxMissing as error:
+        raise ValueError(str(error)) from None
+
+
+def environment(args: SimpleNamespace) -> dict[str, str]:
+    """What the processes of the job need for its agent: the tool's options and the reward.
+
+    They are read before OpenRLHF, which has no reward beside an agent, writes `agent` in the reward's place.
+    """
+    if not args.train.agent_func_path:
+        return {}
+    reward = args.reward.remote_url or ""
+    if reward.endswith(".py"):
+        reward = os.path.abspath(reward)
+    return {SETTINGS: json.dumps({"reward": reward, **vars(args.tool)})}

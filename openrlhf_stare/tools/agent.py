@@ -1,0 +1,135 @@
+"""The agent for `--train.agent_func_path`: a model that may write Python programs on its way to an answer.
+
+A turn that ends in a Python block runs it, and the next turn goes on below what the program printed:
+
+    ```python
+    print(12 - 5)
+    ```
+    ```output
+    7
+    ```
+
+The policy wrote the first block and the tool the second, whose tokens are no actions: `action_mask` is 0 there, so
+they have no part in the loss or in STARE's statistics. A turn that the model ends in another way ends the response,
+and so does one more program than it may run. Then the reward function of `--reward.remote_url` scores the whole text.
+
+An exception in an agent ends OpenRLHF's whole job. So a failure of the tool is told to the model as the program's
+output, and a failure of the reward function costs its response: the reward is NaN, which our guard leaves out of
+training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from functools import partial
+
+import torch
+from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
+
+from openrlhf_stare.tools import SETTINGS, sandbox
+from openrlhf_stare.tools.config import ToolConfig
+
+logger = logging.getLogger(__name__)
+
+# Where generation pauses: the fence below a block. A Python block's first fence is another, as its line goes on.
+END_OF_BLOCK = "\n```\n"
+# A Python block at the end of a turn, perhaps with the end token of a model that stops there by itself.
+PROGRAM = re.compile(r"```python\n((?:(?!```).)*\n)```(?:\s*<[^<>\s]+>)?\Z", re.DOTALL)
+
+
+class PythonTool(AgentInstanceBase):
+    """The environment of one response."""
+
+    def __init__(self, config: ToolConfig, pool: ThreadPoolExecutor) -> None:
+        self.config, self.pool = config, pool
+        self.calls = self.failures = 0
+
+    async def step(self, state_dict: dict, **kwargs) -> dict:
+        """OpenRLHF's interface: the text of a turn -> what comes below it, and whether the response is done."""
+        text = state_dict["action_text"]
+        program = PROGRAM.search(text.rstrip())
+        if program and self.calls < self.config.max_calls:
+            done, feedback = False, await self._run(program[1])
+            if not text.endswith("\n"):
+                feedback = "\n" + feedback
+        else:
+            # After a block in another language the model goes on as if it had not been interrupted.
+            done, feedback = program is not None or not text.endswith(END_OF_BLOCK), ""
+        return {
+            "rewards": torch.tensor(0.0),  # the executor scores the whole response
+            "environment_feedback": feedback,
+            "done": done,
+            "extra_logs": {"tool/calls": float(self.calls), "tool/failures": float(self.failures)},
+        }
+
+    async def _run(self, program: str) -> str:
+        """The output block for the program."""
+        self.calls += 1
+        try:
+            loop = asyncio.get_running_loop()
+            outcome = await loop.run_in_executor(self.pool, sandbox.run, program, self.config)
+        except Exception as error:
+            logger.exception("The Python tool could not run a program")
+            outcome = sandbox.Outcome(f"[the tool could not run this: {error!r}]\n", failed=True)
+        self.failures += outcome.failed
+        output = outcome.output or "[no output: print what you want to see]"
+        return f"```output\n{output.removesuffix(chr(10))}{END_OF_BLOCK}"
+
+
+class AgentExecutor(MultiTurnAgentExecutor):
+    """Runs responses with the tool and scores them; one for each vLLM engine.
+
+    Raises:
+        SandboxMissing: there is no sandbox on this machine.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(PythonTool)
+        options = json.loads(os.environ[SETTINGS])
+        self.scorer = SingleTurnAgentExecutor(options.pop("reward").split(","))
+        config = ToolConfig(**options)
+        sandbox.check(config)
+        # A program's time runs from its start, so those that wait for a free core lose nothing.
+        pool = ThreadPoolExecutor(os.cpu_count())
+        self.agent_instance_cls = partial(PythonTool, config, pool)
+
+    async def execute(
+        self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None
+    ) -> dict:
+        """OpenRLHF's interface: one response to the prompt, with its tokens, the ranges of its actions, its reward."""
+        sampling_params = deepcopy(sampling_params)
+        sampling_params.stop, sampling_params.include_stop_str_in_output = [END_OF_BLOCK], True
+        response = await super().execute(
+            prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine, images=images
+        )
+        tokens, turns = response["observation_tokens"], response["action_ranges"]
+        actions = sum(end - start for start, end in turns)
+        response["extra_logs"]["tool/tokens"] = float(len(tokens) - turns[0][0] - actions)
+        text = hf_tokenizer.decode(tokens, skip_special_tokens=False)
+        response["reward"], response["scores"] = await self._score(text, prompt, label)
+        return response
+
+    async def _score(self, text: str, prompt: str, label: str) -> tuple[float, float]:
+        """Reward and score of a whole response: (NaN, 0) if the reward function failed."""
+        fetch = self.scorer._fetch_rewards_via_func if self.scorer.reward_func else self.scorer._fetch_rewards_via_http
+        try:
+            (result,) = await fetch([text], [prompt], [label])
+            reward = _number(result["rewards"])
+            score = reward if result.get("scores") is None else _number(result["scores"])
+            # Dynamic filtering takes the mean of a group's scores.
+            return reward, score if math.isfinite(score) else 0.0
+        except Exception:
+            logger.exception("The reward function failed; its response is left out of training")
+            return math.nan, 0.0
+
+
+def _number(values) -> float:
+    """The only value of a tensor or list."""
+    return torch.as_tensor(values).item()

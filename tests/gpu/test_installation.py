@@ -1,0 +1,43 @@
+"""What a user runs after `launch/install.sh gpu`: `launch/test.sh gpu`."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from jobs import ROOT, assert_figures, assert_sound, job_flags, run_job
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("package", ["torch", "vllm", "deepspeed", "openrlhf", "flash-attn"])
+def test_the_pinned_versions_are_installed(package):
+    pins = dict(re.findall(r"\b([A-Z_]+)=([\d.]+)", (ROOT / "launch/install.sh").read_text()))
+    installed = importlib.metadata.version(package).partition("+")[0]
+    assert installed == pins[package.upper().replace("-", "_")]
+
+
+def test_flash_attention_gives_what_torch_gives():
+    from flash_attn import flash_attn_func
+
+    generator = torch.Generator("cuda").manual_seed(0)
+    q, k, v = torch.randn(3, 2, 64, 4, 32, device="cuda", dtype=torch.bfloat16, generator=generator)
+    ours = flash_attn_func(q, k, v, causal=True)
+    heads_first = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    torchs = torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=True).transpose(1, 2)
+    torch.testing.assert_close(ours, torchs, atol=2e-2, rtol=2e-2)
+
+
+def test_a_job_trains_on_one_gpu(tmp_path):
+    """Actor and engine take turns on it, with sleeping weights, flash attention, packing and dynamic batches."""
+
+    make = [sys.executable, ROOT / "launch/addends/make.py", tmp_path, "--prompts", "12"]
+    subprocess.run(make, check=True, timeout=300)
+    flags = job_flags(tmp_path, tmp_path)
+    flags += "--actor.num_gpus_per_node 1 --train.colocate_all --vllm.enable_sleep --ds.enable_sleep".split()
+    flags += "--vllm.gpu_memory_utilization 0.3 --ds.packing_samples --train.dynamic_batch_enable".split()
+    job = run_job([*flags, "--actor.gradient_checkpointing_enable"], tmp_path, timeout=900)
+    assert_sound(job, steps=3)
+    assert_figures(job, rollouts=3)

@@ -1,0 +1,217 @@
+"""The mathematics reward: what is right, and that no answer can hang, crash or outlive the job."""
+
+import asyncio
+import importlib.util
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+REWARD = Path(__file__).parents[2] / "openrlhf_stare" / "rewards" / "math_reward.py"
+PROMPT = "What is it? Put the final answer within \\boxed{}.\n"
+FOREVER = "\\boxed{9^{9^{9^{9}}}}"  # one integer power, which no signal handler of Python can interrupt
+
+
+def load(seconds: float = 10.0):
+    """The file as OpenRLHF loads it, by its path, with verifiers of its own."""
+    spec = importlib.util.spec_from_file_location("reward_func", REWARD)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.SECONDS = seconds
+    return module
+
+
+@pytest.fixture(scope="module")
+def math_reward():
+    return load()
+
+
+def reward(module, response: str, label: str) -> dict[str, float]:
+    given = module.reward_func([PROMPT + response], [PROMPT], [label])
+    assert given["rewards"].shape == given["scores"].shape == (1,)
+    assert given["rewards"].item() == given["scores"].item()
+    logs = {name: value.item() for name, value in given["extra_logs"].items()}
+    assert logs.keys() == {"boxed", "verifier_failed"}
+    return {"reward": given["rewards"].item(), **logs}
+
+
+def verifiers(parent: int | None = None) -> list[psutil.Process]:
+    children = psutil.Process(parent).children(recursive=True)
+    return [child for child in children if "math_worker.py" in " ".join(child.cmdline())]
+
+
+# What is right
+
+
+@pytest.mark.parametrize(
+    "response, label",
+    [
+        ("so \\boxed{42}.<|im_end|>", "42"),
+        ("so $\\boxed{\\dfrac{1}{2}}$", "0.5"),
+        ("\\boxed{2\\sqrt{2}}", "\\sqrt{8}"),
+        ("\\boxed{x^2 + 2x + 1}", "(x+1)^2"),
+        ("\\boxed{3, 1}", "\\{1,3\\}"),
+        ("\\boxed{\\text{Evelyn}}", "\\text{Evelyn}"),
+        ("\\boxed{70}", "070"),
+        ("\\boxed{12{,}345}", "12345"),
+        ("\\boxed{4.5 \\cdot 10^{33}}", "4.5 \\times 10^{33}"),
+        ("\\boxed{2, 3}", "$2$, $3$"),
+        ("\\boxed{1}, no: \\boxed{2}", "2"),  # the last one counts
+        ("\\boxed{\\boxed{5}}", "5"),
+        ("\\boxed{ \\{1\\} }", "\\{1\\}"),
+    ],
+)
+def test_right_answers(math_reward, response, label):
+    assert reward(math_reward, response, label) == {"reward": 1, "boxed": 1, "verifier_failed": 0}
+
+
+@pytest.mark.parametrize(
+    "response, label",
+    [
+        ("\\boxed{41}", "42"),
+        ("\\boxed{2} or rather \\boxed{1}", "2"),
+        ("\\boxed{1, 2, 3, 4, 5}", "5"),  # no reward for a list that holds the answer
+        ("\\boxed{5 \\text{ or } 6}", "5"),
+        ("\\boxed{the answer is 5, or not}", "5"),
+        ("\\boxed{1} and \\boxed{}", "1"),
+        ("\\boxed{(2,1)}", "(1,2)"),
+        ("\\boxed{\\frac{1}{}", "1"),
+        ("\\boxed{\\frac}", "1"),
+        ("\\boxed{\\left( 1}", "1"),
+        ("\\boxed{]$\\$^_&%#}", "1"),
+        ("\\boxed{\\begin{pmatrix}}", "1"),
+        ("\\boxed{1/0}", "1"),
+        ("\\boxed{\x00\ud800}", "1"),
+        ("\\boxed{__import__('os').abort()}", "1"),
+    ],
+)
+def test_wrong_answers_and_what_cannot_be_parsed(math_reward, response, label):
+    given = reward(math_reward, response, label)
+    assert given["reward"] == 0 and given["verifier_failed"] == 0
+
+
+@pytest.mark.parametrize(
+    "response", ["", "42", "$42$", "\\boxed{}", "\\boxed{ }", "\\boxed{42", "\\boxed 42", "\\boxed"]
+)
+def test_without_an_answer_in_a_box(math_reward, response):
+    assert reward(math_reward, response, "42") == {"reward": 0, "boxed": 0, "verifier_failed": 0}
+
+
+def test_a_prompt_that_decodes_to_another_text_does_not_answer(math_reward):
+    for response, right in (("so 42", 0), ("so \\boxed{42}", 1)):
+        given = math_reward.reward_func([f"<s> {PROMPT}{response}"], [PROMPT], ["42"])
+        assert given["rewards"].item() == right and given["extra_logs"]["boxed"].item() == right
+
+
+def test_the_verifier_has_no_torch(math_reward):
+    reward(math_reward, "\\boxed{0.5}", "1/2")
+    (verifier, *_) = verifiers()
+    assert "libtorch" not in Path(f"/proc/{verifier.pid}/maps").read_text()
+
+
+# As OpenRLHF calls it
+
+
+def test_openrlhf_scores_many_responses_at_once():
+    """OpenRLHF's own executor: one response a call, each in a thread."""
+    from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+    executor = SingleTurnAgentExecutor(str(REWARD))
+
+    async def score_all():
+        calls = [
+            executor._fetch_rewards_via_func([f"{PROMPT}\\boxed{{\\frac{{{n}}}{{4}}}}"], [PROMPT], [str(n // 2 / 2)])
+            for n in range(400)
+        ]
+        return await asyncio.gather(*calls)
+
+    start = time.monotonic()
+    rewards = [info["rewards"].item() for (info,) in asyncio.run(score_all())]
+    assert rewards == [float(n % 2 == 0) for n in range(400)]
+    assert time.monotonic() - start < 60  # 6 s on two idle cores, most of it for starting
+
+
+# What goes wrong with a verifier costs its answer only
+
+
+def test_answers_that_never_end_cost_themselves_only():
+    module = load(seconds=2.0)
+    answers = [FOREVER if n % 5 == 0 else f"\\boxed{{{n}.0}}" for n in range(30)]
+    start = time.monotonic()
+    with ThreadPoolExecutor(16) as threads:
+        given = list(threads.map(lambda n: reward(module, answers[n], str(n)), range(30)))
+    assert [info["verifier_failed"] for info in given] == [float(n % 5 == 0) for n in range(30)]
+    assert [info["reward"] for info in given] == [float(n % 5 != 0) for n in range(30)]
+    assert time.monotonic() - start < 60
+    assert len(verifiers()) <= 2 * module.WORKERS  # ours and those of the tests before
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "10^{10^{10}}",
+        "(10^9)!",
+        "\\sum_{n=1}^{10^{12}} \\frac{1}{n}",
+        "{" * 5000 + "1" + "}" * 5000,
+        "1+" * 50000 + "1",
+    ],
+    ids=["power", "factorial", "sum", "braces", "terms"],
+)
+def test_what_is_too_large_gets_nothing_in_time(answer):
+    module = load(seconds=1.0)
+    start = time.monotonic()
+    assert reward(module, f"\\boxed{{{answer}}}", "1")["reward"] == 0
+    assert time.monotonic() - start < 30
+    assert reward(module, "\\boxed{0.5}", "1/2")["reward"] == 1
+
+
+def test_a_verifier_that_dies_costs_its_answer_and_is_replaced(caplog):
+    module = load(seconds=60.0)
+    before = set(verifiers())
+    assert reward(module, "\\boxed{0.5}", "1/2")["reward"] == 1
+    (verifier,) = set(verifiers()) - before
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(reward, module, FOREVER, "1")
+        time.sleep(0.5)
+        verifier.kill()
+        assert waiting.result(timeout=30) == {"reward": 0, "boxed": 1, "verifier_failed": 1}
+    assert "ended with status -9" in caplog.text
+    assert reward(module, "\\boxed{0.5}", "1/2")["reward"] == 1
+
+    (idle,) = set(verifiers()) - before
+    idle.kill()
+    idle.wait(10)
+    assert reward(module, "\\boxed{0.5}", "1/2") == {"reward": 1, "boxed": 1, "verifier_failed": 0}
+
+
+def test_no_verifier_outlives_the_process_that_started_it():
+    code = f"""
+import importlib.util, threading
+spec = importlib.util.spec_from_file_location("reward_func", {str(REWARD)!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.SECONDS = 3.0
+module.reward_func(["\\\\boxed{{0.5}}"], [""], ["1/2"])
+for query in [{FOREVER!r}, "\\\\boxed{{0.5}}"]:
+    threading.Thread(target=module.reward_func, args=([query], [""], ["1/2"])).start()
+threading.Event().wait(1)
+print("ready", flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout.readline() == "ready\n"
+        left = verifiers(parent.pid)
+        assert len(left) == 2  # one busy for ever, one idle
+        parent.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(left, timeout=30)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_without_math_verify_the_reward_does_not_load(monkeypatch):
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "openrlhf-stare\[math\]"'):
+        load()

@@ -1,0 +1,182 @@
+"""What `--preflight` finds on a machine: each check passes on the addends task, and says what to do when it fails."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_stare import preflight
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def args(tiny_task, tmp_path) -> SimpleNamespace:
+    """OpenRLHF's arguments, as far as the checks read them, for a job that can start."""
+    return SimpleNamespace(
+        actor=SimpleNamespace(model_name_or_path=tiny_task["MODEL"]),
+        ckpt=SimpleNamespace(path=str(tmp_path / "a/b/checkpoints"), output_dir=str(tmp_path / "model")),
+        data=SimpleNamespace(
+            prompt_dataset=tiny_task["DATA"],
+            prompt_split="train",
+            input_key="input",
+            label_key="label",
+            max_len=32,
+            apply_chat_template=False,
+        ),
+        ds=SimpleNamespace(attn_implementation="sdpa"),
+        eval=SimpleNamespace(dataset=tiny_task["EVAL_DATA"], split="train"),
+        reward=SimpleNamespace(remote_url=[tiny_task["REWARD"]], model_name_or_path=None),
+        train=SimpleNamespace(agent_func_path=None),
+    )
+
+
+def found(args, token=None) -> dict[str, preflight.Row]:
+    return {row.check: row for row in preflight.look(args, token)}
+
+
+def failure(args, token=None) -> tuple[str, str]:
+    """The only check that fails, and what it says."""
+    [row] = [row for row in preflight.look(args, token) if not row.ok]
+    return row.check, row.found
+
+
+def test_a_job_that_can_start(args, tmp_path):
+    rows = found(args)
+    assert rows.keys() == {"package", "versions", "checkpoints", "model", "data", "reward"}
+    assert all(row.ok for row in rows.values()), rows
+    assert "openrlhf 0.11.2" in rows["versions"].found and "vllm" in rows["versions"].found
+    assert list(tmp_path.iterdir()) == []  # nothing is left behind
+
+
+def test_a_checkpoint_folder_that_cannot_be_written(args, tmp_path):
+    (tmp_path / "file").write_text("")
+    args.ckpt.path = str(tmp_path / "file/checkpoints")
+    check, sentence = failure(args)
+    assert check == "checkpoints" and sentence.startswith(f"--ckpt.path {args.ckpt.path} cannot be written")
+
+
+def test_a_checkpoint_folder_of_the_node_s_own(args, tmp_path):
+    with preflight._token(args.ckpt.path) as token:
+        assert Path(token).parent == tmp_path and found(args, token)["checkpoints"].ok
+    check, sentence = failure(args, token)  # it is gone, as on a node that does not see it
+    assert check == "checkpoints" and "a file system that all nodes share" in sentence
+
+
+def test_a_model_that_is_not_there(args, tmp_path):
+    args.actor.model_name_or_path = str(tmp_path / "nowhere")
+    check, sentence = failure(args)
+    assert check == "model" and f"{tmp_path}/nowhere cannot be read" in sentence
+
+
+def test_more_tokens_than_the_model_has_positions(args):
+    args.data.max_len = 65
+    assert failure(args) == (
+        "model",
+        f"--data.max_len 65 is more than the 64 positions of {args.actor.model_name_or_path}, which vLLM refuses: "
+        "use at most 64",
+    )
+
+
+def test_no_chat_template(args):
+    args.data.apply_chat_template = True
+    check, sentence = failure(args)
+    assert check == "model" and "no chat template" in sentence
+
+
+@pytest.mark.parametrize("flag", ["--data.prompt_dataset", "--eval.dataset"])
+def test_data_that_is_not_there(args, tmp_path, flag):
+    section, name = flag.removeprefix("--").split(".")
+    missing = str(tmp_path / "nowhere.parquet")
+    setattr(getattr(args, section), name, f"{args.data.prompt_dataset},{missing}")
+    check, sentence = failure(args)
+    assert check == "data" and sentence.startswith(f"{flag} {missing} cannot be read")
+
+
+def test_no_data(args):
+    args.data.prompt_dataset = None
+    assert failure(args) == ("data", "--data.prompt_dataset is not given: name the prompts")
+
+
+def test_a_column_that_is_not_there(args):
+    args.data.label_key = "answer"
+    assert failure(args) == (
+        "data",
+        f"--data.label_key answer is no column of {args.data.prompt_dataset}: use one of input, label",
+    )
+
+
+@pytest.mark.parametrize("ending", ["json", "csv", "parquet", "arrow", "saved"])
+def test_the_data_formats_that_openrlhf_reads(args, tmp_path, ending):
+    import datasets
+
+    rows, path = datasets.Dataset.from_list([{"input": "12=", "label": "12"}] * 2), tmp_path / f"rows.{ending}"
+    match ending:
+        case "json":
+            path.write_text(json.dumps({"input": "12=", "label": "12"}))
+        case "csv":
+            rows.to_csv(path)
+        case "parquet":
+            rows.to_parquet(path)
+        case "arrow":
+            rows.save_to_disk(tmp_path / "folder")
+            next((tmp_path / "folder").glob("*.arrow")).rename(path)
+        case "saved":
+            rows.save_to_disk(path)
+    args.data.prompt_dataset = str(path)
+    assert found(args)["data"].ok, found(args)["data"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (None, "FileNotFoundError"),
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("reward = 1", "does not define reward_func"),
+    ],
+)
+def test_a_reward_file_that_cannot_be_used(args, tmp_path, code, said):
+    path = tmp_path / "reward.py"
+    if code:
+        path.write_text(code)
+    args.reward.remote_url = [str(path)]
+    check, sentence = failure(args)
+    assert check == "reward" and sentence.startswith(f"--reward.remote_url {path} ") and said in sentence
+
+
+def test_an_agent_file(args, tmp_path):
+    args.train.agent_func_path, args.reward.remote_url = str(ROOT / "tests/pipeline/agents/second_try.py"), ["agent"]
+    assert found(args)["reward"].ok
+    args.train.agent_func_path = str(tmp_path / "agent.py")
+    (tmp_path / "agent.py").write_text("")
+    check, sentence = failure(args)
+    assert check == "reward" and "does not define AgentExecutor" in sentence
+
+
+def test_flash_attention_is_looked_for_where_it_is_used(args):
+    args.ds.attn_implementation = "flash_attention_2"
+    check, sentence = failure(args)
+    assert check == "versions" and sentence.startswith("flash-attn is not installed")
+
+
+def test_nodes_that_say_the_same_share_a_line(capsys):
+    row = preflight.Row("model", "10.0.0.1", True, "m")
+    other = dataclasses.replace(row, node="10.0.0.3", ok=False, found="--actor.model_name_or_path m cannot be read")
+    preflight._print([row, dataclasses.replace(row, check="data"), dataclasses.replace(row, node="10.0.0.2"), other])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["check", "node", "found"],
+        ["model", "10.0.0.1", "10.0.0.2", "ok", "m"],
+        ["model", "10.0.0.3", "FAIL", *other.found.split()],
+        ["data", "10.0.0.1", "ok", "m"],
+    ]
+
+
+def test_dry_run_alone_is_refused():
+    command = [sys.executable, "-m", "openrlhf_stare.train_ray", "--dry-run", "--reward.remote_url", "r.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "--dry-run goes with --preflight" in done.stderr
