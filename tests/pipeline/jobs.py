@@ -129,7 +129,7 @@ def assert_figures(job: Job, rollouts: int, variant: str = "O1", top_p_ratio: fl
     assert len(job.rollouts) == rollouts
     for figures in job.rollouts:
         assert figures.keys() == FIGURES
-        assert 0.3 < figures["batch_entropy"] < math.log(16)  # of 16 tokens
+        assert 0 < figures["batch_entropy"] < math.log(16)  # of 16 tokens
         assert figures["nonfinite_tokens"] == 0 and figures["seconds"] > 0
         assert figures["gate_on"] == (figures["batch_entropy"] < figures["target_entropy"])
 
