@@ -79,6 +79,9 @@ def run() -> None:
         if job.args.preflight:
             # On a node without our package it would end every worker, before one could say what is missing.
             runtime_env.pop("worker_process_setup_hook", None)
+        if starts_ray():
+            # Without this, Ray's agents outlive a killed driver by a minute, in which they look for its control store.
+            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
         return init(runtime_env=runtime_env, **local_cluster(job.args), **kwargs)
 
     def check_against_the_cluster(args):
@@ -143,12 +146,16 @@ def job_wide(runtime_env: dict) -> dict:
     return ours
 
 
-def local_cluster(args: SimpleNamespace) -> dict:
-    """The resources of the Ray that this command starts itself, where there is no GPU and no cluster to join."""
+def starts_ray() -> bool:
+    """Whether ray.init will start a Ray of its own: no address was given, and none runs on this machine."""
     from ray._private.services import canonicalize_bootstrap_address
 
-    # The question that ray.init asks: an address given, or a cluster running on this machine?
-    if not on_cpu() or canonicalize_bootstrap_address(None) is not None:
+    return canonicalize_bootstrap_address(None) is None
+
+
+def local_cluster(args: SimpleNamespace) -> dict:
+    """The resources of the Ray that this command starts itself, where there is no GPU and no cluster to join."""
+    if not on_cpu() or not starts_ray():
         return {}
     needs = resources.required(args)
     return {"num_gpus": needs.gpus, "num_cpus": max(needs.cpus, os.cpu_count() or 1), "include_dashboard": False}
