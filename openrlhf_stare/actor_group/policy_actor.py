@@ -17,6 +17,7 @@ import torch
 
 from openrlhf_stare.actor_group.entropy_meter import EntropyMeter
 from openrlhf_stare.actor_group.losses import StarePolicyLoss
+from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
 from openrlhf_stare.actor_group.target_trainer import TargetTrainer
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, steps_before
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
@@ -40,11 +41,11 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             ray.get([engine.get_num_unfinished_requests.remote() for engine in vllm_engines])
         self.stare = stare_config(strategy.args)
         self.reweights = strategy.args.policy_loss == "stare"
+        # This process trains nothing else.
+        ppo_actor.ActorPPOTrainer = TargetTrainer if strategy.args.policy_loss == "tpo" else PolicyTrainer
         if self.reweights:
-            # OpenRLHF's trainer makes the loss from its flags; this process trains nothing else.
+            # OpenRLHF's trainer makes the loss from its flags.
             ppo_actor.PolicyLoss = functools.partial(StarePolicyLoss, stare=self.stare)
-        elif strategy.args.policy_loss == "tpo":
-            ppo_actor.ActorPPOTrainer = TargetTrainer
         super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group = strategy.ds_device_mesh["dp"].get_group()
         self.meter = EntropyMeter(self.actor, self.stare.entropy)

@@ -18,6 +18,7 @@ from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch.utils.data import DataLoader
 
 from openrlhf_stare.actor_group.losses import TargetPolicyLoss
+from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.algorithms.target_policy import (
     equal_rewards,
@@ -49,7 +50,7 @@ class WholeGroups:
         return iter(self.micro_batches)
 
 
-class TargetTrainer(ppo_actor.ActorPPOTrainer):
+class TargetTrainer(PolicyTrainer):
     """OpenRLHF's `ActorPPOTrainer` with TPO's loss and its figures."""
 
     def __init__(self, strategy, *args, **kwargs) -> None:
@@ -74,10 +75,7 @@ class TargetTrainer(ppo_actor.ActorPPOTrainer):
         if not self.step_ahead:
             self._open_step(step)
         self.actor_loss_fn.open_micro_batch(*self.step_ahead.pop(0))
-        result = super().training_step(experience, kl_ctl, step, loss_batch_info)
-        # OpenRLHF divides by the tokens of a micro-batch over all ranks: none where a whole prompt was left out.
-        result["num_action_tokens"] = max(result["num_action_tokens"], 1e-6)
-        return result
+        return super().training_step(experience, kl_ctl, step, loss_batch_info)
 
     def _data_loader(self, buffer, batch_size: int, shuffle: bool, drop_last: bool, **options) -> DataLoader:
         if self.dynamic:

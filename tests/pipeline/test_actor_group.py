@@ -131,6 +131,24 @@ class TestGateOn:
         assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.parametrize("flags", [["--policy_loss", "openrlhf", "--actor.entropy_coef", "0.01"], GATE_ON])
+def test_steps_and_micro_batches_without_a_token_harm_nothing(addends, flags):
+    batch = ["--rollout.batch_size", "4", "--train.batch_size", "8", "--train.micro_batch_size", "2"]
+    with ActorGroup(addends / "model", ranks=2, flags=[*batch, *flags]) as group:
+        before = group.parameters()
+        for lost in (16, 10):
+            experiences = fixed_experiences()
+            group.forward(experiences)
+            for experience in experiences[:lost]:
+                experience.advantages = experience.advantages.masked_fill(experience.action_mask.bool(), math.nan)
+                experience.action_mask = torch.zeros_like(experience.action_mask)
+            for status in group.fit(experiences):
+                assert all(math.isfinite(value) or "tau" in name for name, value in status.items()), status
+            after = group.parameters()
+            assert all(value.isfinite().all() for value in after.values())
+            assert all(torch.equal(after[name], value) for name, value in before.items()) == (lost == 16)
+
+
 def test_lora_trains_with_the_same_thresholds(addends):
     # Without vLLM, whose weight sync refuses adapters.
     flags = [*BATCH, *GATE_ON, "--ds.lora.rank", "4", "--ds.zero_stage", "2"]

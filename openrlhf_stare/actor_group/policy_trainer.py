@@ -1,0 +1,36 @@
+"""OpenRLHF's trainer of the policy, where responses without a token are safe.
+
+Responses that were left out (`experience.change_advantages`) have an empty action mask. OpenRLHF's means over no token
+are NaN: one empty micro-batch would spoil the figures of its whole step, and an optimizer step of nothing else the
+parameters.
+"""
+
+from __future__ import annotations
+
+import openrlhf.trainer.ray.ppo_actor as ppo_actor
+import torch
+from openrlhf.utils.loss_utils import get_loss_batch_info
+
+
+class PolicyTrainer(ppo_actor.ActorPPOTrainer):
+    """OpenRLHF's `ActorPPOTrainer`; the same bits wherever each micro-batch has a token."""
+
+    def training_step(self, experience, kl_ctl: float, step: int, loss_batch_info: dict | None = None) -> dict:
+        if loss_batch_info is None:
+            loss_batch_info = get_loss_batch_info(
+                self.strategy,
+                experience.action_mask,
+                replay_buffer=self.replay_buffer,
+                step=step,
+                dynamic_batch=self.args.train.dynamic_batch_enable,
+            )
+        counts = {name: loss_batch_info[name] for name in ("batch_num_tokens", "global_batch_size")}
+        counts = {name: torch.where(count > 0, count, 1) for name, count in counts.items()}
+        result = super().training_step(experience, kl_ctl, step, {**loss_batch_info, **counts})
+        if not result["num_action_tokens"]:
+            for name, weight in result["weights"].items():
+                if weight == "token":
+                    result["metrics"][name] = torch.zeros_like(result["metrics"][name])
+            # The figures are divided by the micro-batch's tokens over all ranks, of which there may be none.
+            result["num_action_tokens"] = 1e-6
+        return result
