@@ -1,18 +1,13 @@
 """Our flags in OpenRLHF's own parser, and what is refused or warned of before anything starts."""
 
-import argparse
-import ast
 import dataclasses
-import importlib.util
-from datetime import datetime
-from pathlib import Path
 
 import pytest
+from flag_parser import openrlhf_parser, parse, parser_with_ours
 
 from openrlhf_stare import cli
 from openrlhf_stare.algorithms.config import StareConfig, TpoConfig
 
-OPENRLHF = Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
 FIELDS = dataclasses.fields(StareConfig)
 DEFAULTS = {field.name: field.default for field in FIELDS}
 ALWAYS_THERE = {name: default for name, default in DEFAULTS.items() if name not in cli.NOT_WITH_PI}
@@ -32,44 +27,6 @@ TYPICAL = """--actor.model_name_or_path model --reward.remote_url http://host:1/
     --train.batch_size 512 --vllm.num_engines 4 --vllm.tensor_parallel_size 2 --ds.zero_stage 3 --actor.adam.lr 5e-7
     --algo.kl.init_coef 0 --actor.eps_clip_low_high 0.2 0.28 --train.async_enable
     --ds.packing_samples --use_ms""".split()
-
-
-def load_hierarchize():
-    """The function that nests the flags; its file imports nothing, unlike the package that it is in."""
-    spec = importlib.util.spec_from_file_location("openrlhf_utils_config", OPENRLHF / "utils" / "config.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.hierarchize
-
-
-hierarchize = load_hierarchize()
-
-
-def parser_block():
-    """The statements of the installed command that build its parser, up to the one that parses."""
-    tree = ast.parse((OPENRLHF / "cli" / "train_ppo_ray.py").read_text())
-    (main,) = (node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test))
-    (end,) = (i for i, node in enumerate(main.body) if ast.unparse(node) == "args = parser.parse_args()")
-    return compile(ast.Module(main.body[:end], type_ignores=[]), "train_ppo_ray.py", "exec")
-
-
-PARSER_BLOCK = parser_block()
-
-
-def openrlhf_parser() -> argparse.ArgumentParser:
-    names = {"argparse": argparse, "datetime": datetime}
-    exec(PARSER_BLOCK, names)
-    return names["parser"]
-
-
-def parser_with_ours() -> argparse.ArgumentParser:
-    parser = openrlhf_parser()
-    cli.add_flags(parser)
-    return parser
-
-
-def parse(*words: str):
-    return hierarchize(parser_with_ours().parse_args(words))
 
 
 def refusal(*words: str) -> str:

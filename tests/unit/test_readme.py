@@ -2,12 +2,12 @@
 
 import dataclasses
 import doctest
-import importlib.util
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from flag_parser import parse, parser_with_ours
 
 from openrlhf_stare import TpoConfig, cli, resources
 
@@ -20,16 +20,6 @@ FIELDS = {
     if field.default is not True  # a switch that is on has two flags
 }
 OPTION = rf"--(?:{'|'.join(cli.CONFIGS)})\.\w+"
-
-
-def load_cli_tests():
-    spec = importlib.util.spec_from_file_location("cli_tests", Path(__file__).with_name("test_cli.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-CLI_TESTS = load_cli_tests()  # for OpenRLHF's parser with our flags
 
 
 def rows(first_cell: str) -> dict[str, list[str]]:
@@ -63,20 +53,20 @@ def test_the_table_has_no_option_that_is_not_there():
 def test_the_row_of_the_policy_loss():
     values, default, _ = rows("--policy_loss")["--policy_loss"]
     assert values == ", ".join(f"`{name}`" for name in cli.POLICY_LOSSES)
-    assert default == f"`{CLI_TESTS.parse().policy_loss}`"
+    assert default == f"`{parse().policy_loss}`"
 
 
 def test_every_flag_of_the_command_that_is_mentioned_exists():
     mentioned = set(re.findall(r"--[a-z]\w*(?:\.\w+)*", README))
     ours = {flag for flag in mentioned if "." in flag or "_" in flag}  # the flags of ray and pip have neither
     assert len(ours) > 40
-    assert ours <= CLI_TESTS.parser_with_ours()._option_string_actions.keys()
+    assert ours <= parser_with_ours()._option_string_actions.keys()
 
 
 def test_the_cluster_command_is_accepted_and_needs_what_the_readme_says():
     (command,) = (block for block in fenced("bash") if "ray job submit" in block)
     words = shlex.split(command.replace("\\\n", ""))
-    args = CLI_TESTS.parse(*words[words.index("openrlhf_stare.train_ray") + 1 :])
+    args = parse(*words[words.index("openrlhf_stare.train_ray") + 1 :])
     assert cli.check(args) == []
     needs = resources.required(args)
     assert f"{needs.gpus} GPUs and {needs.cpus} CPUs" in README
@@ -123,7 +113,7 @@ def test_every_refusal_that_is_quoted_is_what_is_said():
     assert quoted
     for sentence, name, value in quoted:
         with pytest.raises(cli.UsageError) as caught:
-            cli.check(CLI_TESTS.parse(f"--stare.{name}", value))
+            cli.check(parse(f"--stare.{name}", value))
         assert str(caught.value) == sentence
 
 

@@ -1,6 +1,5 @@
 """The recipes: the published settings, as flags that OpenRLHF's real parser accepts."""
 
-import importlib.util
 import os
 import shlex
 import subprocess
@@ -8,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from flag_parser import parse
 
 from openrlhf_stare import cli, resources, train_ray
 from openrlhf_stare.actor_group import worker
@@ -18,16 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted(ROOT.glob("launch/**/*.sh"))
 RECIPES = [path for path in sorted(ROOT.glob("launch/recipes/*.sh")) if path.name != "common.sh"]
 by_name = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-
-
-def load_cli_tests():
-    spec = importlib.util.spec_from_file_location("cli_tests", Path(__file__).with_name("test_cli.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-CLI_TESTS = load_cli_tests()  # for OpenRLHF's parser with our flags
 
 
 def command(recipe: Path, *flags: str, **variables: str) -> list[str]:
@@ -41,7 +31,7 @@ def command(recipe: Path, *flags: str, **variables: str) -> list[str]:
 def arguments(recipe: Path, *flags: str, **variables: str):
     words = command(recipe, *flags, **variables)
     assert words[:3] == ["true", "-m", "openrlhf_stare.train_ray"]
-    return CLI_TESTS.parse(*words[3:])
+    return parse(*words[3:])
 
 
 def recipe(name: str) -> Path:

@@ -1,15 +1,14 @@
 """What the tool agent makes of a turn, and that nothing that goes wrong in one comes out of it."""
 
 import asyncio
-import importlib.util
 import json
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
+from flag_parser import parse
 
 from openrlhf_stare import cli, tools
 from openrlhf_stare.actor_group import worker
@@ -22,15 +21,6 @@ from openrlhf.utils.agent import AgentExecutorBase  # noqa: E402
 from openrlhf_stare.tools import agent  # noqa: E402
 from openrlhf_stare.tools.config import ToolConfig  # noqa: E402
 
-
-def load_cli_tests():
-    spec = importlib.util.spec_from_file_location("cli_tests", Path(__file__).with_name("test_cli.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-CLI_TESTS = load_cli_tests()  # for OpenRLHF's parser with our flags
 CONFIG = ToolConfig(max_calls=2, seconds=20, output_chars=100)
 
 
@@ -146,7 +136,7 @@ def test_a_failing_reward_function_costs_its_response(executor, text):
 
 
 def refusal(*words: str) -> str:
-    args = CLI_TESTS.parse("--train.agent_func_path", str(tools.AGENT), *words)
+    args = parse("--train.agent_func_path", str(tools.AGENT), *words)
     with pytest.raises(cli.UsageError) as caught:
         cli.check(args)
     assert "\n" not in str(caught.value)
@@ -165,18 +155,18 @@ def test_without_a_sandbox_the_job_does_not_start_unless_the_user_insists(tmp_pa
     words = ["--reward.remote_url", "http://host:1/score"]
     assert "install the package bubblewrap" in refusal(*words)
     insisting = [*words, "--tool.run_model_code_without_sandbox", "--train.agent_func_path", str(tools.AGENT)]
-    (warning,) = cli.check(CLI_TESTS.parse(*insisting))
+    (warning,) = cli.check(parse(*insisting))
     assert "--tool.run_model_code_without_sandbox" in warning
 
 
 def test_another_agent_needs_none_of_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert cli.check(CLI_TESTS.parse("--train.agent_func_path", "agent.py")) == []
+    assert cli.check(parse("--train.agent_func_path", "agent.py")) == []
 
 
 def test_the_options_reach_the_agent_s_processes(monkeypatch):
-    assert tools.environment(CLI_TESTS.parse("--reward.remote_url", "reward.py")) == {}
+    assert tools.environment(parse("--reward.remote_url", "reward.py")) == {}
     words = "--train.agent_func_path agent.py --reward.remote_url reward.py --tool.seconds 3".split()
-    (settings,) = map(json.loads, tools.environment(CLI_TESTS.parse(*words)).values())
+    (settings,) = map(json.loads, tools.environment(parse(*words)).values())
     assert settings.pop("reward") == os.path.abspath("reward.py")
     assert ToolConfig(**settings) == ToolConfig(seconds=3)
