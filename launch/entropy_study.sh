@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # The entropy study: GRPO and STARE fixed, adaptive and PI on the addends task, all else equal.
-# launch/entropy_study.sh trains and evaluates them all, about 6 minutes a run on 2 CPU cores. Started again, it goes on
+# launch/entropy_study.sh trains and evaluates them all, about 8 minutes a run on 2 CPU cores. Started again, it goes on
 # with the runs that are missing or whose flags have changed since. The results are in runs/entropy_study: report.html,
 # entropy.png and table.md. It ends with status 1 if a claim about them does not hold.
-# STEPS=400 SEEDS="0 1 2" JOBS=1 are the steps of a run, the seeds and how many runs go on at a time.
+# STEPS=600 SEEDS="0 1 2" JOBS=1 are the steps of a run, the seeds and how many runs go on at a time.
 # launch/entropy_study.sh ARM SEED is one of the runs, without the results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
 arms=(grpo fixed adaptive pi)
-steps=${STEPS:-400} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1}
+steps=${STEPS:-600} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1}
 positive STEPS "$steps"
 positive JOBS "$jobs"
 home=$PWD/runs/entropy_study
