@@ -2,14 +2,14 @@
 # A sparse reward: TPO against GRPO with and without a KL penalty on the reversal task, all else equal.
 # launch/reversal_study.sh trains them all. Started again, it goes on with the runs that are missing or whose flags have
 # changed since. The results are in runs/reversal_study: report.html, curves.png and table.md.
-# STEPS=400 SEEDS="0 1 2" JOBS=1 are the steps of a run, the seeds and how many runs go on at a time.
+# STEPS=200 SEEDS="0 1 2" JOBS=1 are the steps of a run, the seeds and how many runs go on at a time.
 # launch/reversal_study.sh ARM SEED is one of the runs, without the results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
 arms=(tpo grpo grpo_kl)
-steps=${STEPS:-400} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1}
+steps=${STEPS:-200} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1}
 positive STEPS "$steps"
 positive JOBS "$jobs"
 home=$PWD/runs/reversal_study
@@ -32,7 +32,7 @@ addends_job "$inputs/model" "$inputs/prompts.jsonl" "$run"
 job+=(
     --reward.remote_url "$PWD/launch/reversal/reward.py" --rollout.max_new_tokens 10
     --train.batch_size 256 --train.micro_batch_size 128 --train.max_epochs 4
-    --algo.advantage.is_correction_level off --train.seed "$seed"
+    --algo.advantage.is_correction_level off --actor.adam.lr 1e-4 --train.seed "$seed"
 )
 case $arm in
     tpo) job+=(--policy_loss tpo --tpo.no_length_normalize) ;;
