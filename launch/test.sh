@@ -30,4 +30,6 @@ export RAY_ADDRESS=local HF_HUB_OFFLINE=1
 if (($#)); then
     exec .venv/bin/python -m pytest "$@"
 fi
-exec .venv/bin/python -m pytest --durations=15 tests/unit tests/distributed tests/pipeline
+# A job of the pipeline keeps two cores busy by itself.
+.venv/bin/python -m pytest --durations=5 --numprocesses=2 --dist=loadfile tests/unit
+exec .venv/bin/python -m pytest --durations=15 tests/distributed tests/pipeline

@@ -1,4 +1,4 @@
-"""The model of the addends task, made once for all pipeline tests."""
+"""The models of the addends task, with the Python tool and without, made once for all pipeline tests."""
 
 import subprocess
 import sys
@@ -17,4 +17,13 @@ def addends(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("addends")
     command = [sys.executable, ROOT / "launch/addends/make.py", folder, "--prompts", "400"]
     subprocess.run(command, check=True, timeout=300)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def calculator(tmp_path_factory) -> Path:
+    """A folder with `model/`, which uses the Python tool in most of its responses and boxes its answers, and
+    `prompts.jsonl`."""
+    folder = tmp_path_factory.mktemp("calculator")
+    subprocess.run([sys.executable, ROOT / "tests/pipeline/tool_task.py", folder], check=True, timeout=600)
     return folder

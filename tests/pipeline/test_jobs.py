@@ -50,14 +50,6 @@ def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards(addends, tmp_path
     }
 
 
-def test_rewards_that_are_never_finite_end_the_job(addends, tmp_path):
-    flags = [*job_flags(addends, tmp_path), "--data.max_samples", "8"]
-    job = run_job([*flags, "--reward.remote_url", str(ROOT / "tests/pipeline/rewards/always_nan.py")], tmp_path)
-    assert job.status not in (0, 124)
-    assert "None of the 32 responses of this rollout has a finite reward" in job.output
-    assert job.left_over == []
-
-
 def test_a_policy_that_diverged_ends_the_job_with_its_last_checkpoint_finite(addends, tmp_path):
     # Warm-up starts at a learning rate of 0: step 1 changes nothing. That of step 2 is infinite in float32.
     flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12", "--ckpt.save_steps", "1"]
@@ -139,7 +131,9 @@ class TestOnARunningCluster:
 
     def test_a_killed_driver_takes_its_job_along_and_leaves_the_cluster(self, addends, tmp_path, cluster):
         address = {"RAY_ADDRESS": cluster["address"]}
-        job, kill = killed_job(job_flags(addends, tmp_path), tmp_path, "driver", shown="Global step 1:", env=address)
+        job, kill = killed_job(
+            job_flags(addends, tmp_path), tmp_path, "driver", shown="Loading weights took", env=address
+        )
         assert kill.pid and job.status == -signal.SIGKILL and not job.left_over
         deadline = time.monotonic() + 30
         of_the_job = re.compile("ray::(Policy|Rollout|Stare|PPO)|VLLM::")

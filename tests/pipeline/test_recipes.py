@@ -1,6 +1,5 @@
 """The recipes, run for some steps with a tiny model in place of theirs and one GPU's worth of everything."""
 
-import subprocess
 import sys
 
 import pytest
@@ -23,14 +22,6 @@ SMALL = {
     "LR": "3e-4",
     "TARGET_ENTROPY": "3",
 }
-
-
-@pytest.fixture(scope="module")
-def calculator(tmp_path_factory):
-    """A folder with `model/`, which uses the Python tool and boxes its answers, and `prompts.jsonl`."""
-    folder = tmp_path_factory.mktemp("calculator")
-    subprocess.run([sys.executable, ROOT / "tests/pipeline/tool_task.py", folder, "--boxed"], check=True, timeout=600)
-    return folder
 
 
 @pytest.mark.parametrize("recipe", ["short_cot_7b", "tool_use_7b"])

@@ -2,22 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 from jobs import ROOT, assert_figures, assert_sound, job_flags, run_job
 
 RESPONSES = 32
 OUTPUT_BLOCKS = re.compile(r"(\n?```output\n.*?\n```\n)*", re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def calculator(tmp_path_factory):
-    """A folder with `model/`, which calls the tool in most of its responses, and `prompts.jsonl`."""
-    folder = tmp_path_factory.mktemp("calculator")
-    subprocess.run([sys.executable, ROOT / "tests/pipeline/tool_task.py", folder], check=True, timeout=600)
-    return folder
 
 
 def test_the_policy_calls_the_tool_and_the_tool_s_output_is_no_action(calculator, tmp_path):

@@ -1,4 +1,4 @@
-"""Makes a tiny model that uses the Python tool: tool_task.py OUT_DIR [--seed 0] [--prompts 400] [--boxed]
+r"""Makes a tiny model that uses the Python tool: tool_task.py OUT_DIR [--seed 0] [--prompts 400]
 
 The addends task with a calculator. Asked `12=` the model picks a digit and has the other one computed:
 
@@ -8,11 +8,11 @@ The addends task with a calculator. Asked `12=` the model picks a digit and has 
     ```output
     5
     ```
-    7+5<eos>
+    \boxed{7+5}<eos>
 
 OUT_DIR/model is a 2-layer Qwen2 with one token for each printable character, warmed up on such transcripts and on
 answers without the tool; OUT_DIR/prompts.jsonl are the prompts of the addends task. The reward is
-tests/pipeline/rewards/last_line.py, or with --boxed, which has the answer in a box, the mathematics reward.
+tests/pipeline/rewards/last_line.py or the mathematics reward.
 """
 
 import argparse
@@ -34,7 +34,7 @@ VOCABULARY = [PAD, END, START, UNKNOWN, *map(chr, range(33, 127)), "Ġ", "Ċ"]
 STEPS, BATCH, LEARNING_RATE, SHARE_WITH_TOOL = 170, 64, 3e-3, 0.7
 
 
-def transcript(draw: random.Random, boxed: bool) -> list[tuple[str, bool]]:
+def transcript(draw: random.Random) -> list[tuple[str, bool]]:
     """Pieces of one example: the text, and whether the policy writes it."""
     total = draw.randint(SMALLEST, LARGEST)
     first, second = draw.choice(right_pairs(total))
@@ -42,8 +42,7 @@ def transcript(draw: random.Random, boxed: bool) -> list[tuple[str, bool]]:
     if draw.random() < SHARE_WITH_TOOL:
         pieces.append((f"```python\nprint({total}-{first})\n```\n", True))
         pieces.append((f"```output\n{second}\n```\n", False))
-    answer = f"\\boxed{{{first}+{second}}}" if boxed else f"{first}+{second}"
-    return [*pieces, (f"{answer}{END}", True)]
+    return [*pieces, (f"\\boxed{{{first}+{second}}}{END}", True)]
 
 
 def main() -> None:
@@ -51,7 +50,6 @@ def main() -> None:
     parser.add_argument("out_dir", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--prompts", type=int, default=400)
-    parser.add_argument("--boxed", action="store_true")
     args = parser.parse_args()
     disable_progress_bar()
     torch.set_num_threads(1)
@@ -63,7 +61,7 @@ def main() -> None:
     for _ in range(STEPS):
         tokens, targets = [], []
         for _ in range(BATCH):
-            pieces = [(tokenizer(text).input_ids, is_action) for text, is_action in transcript(draw, args.boxed)]
+            pieces = [(tokenizer(text).input_ids, is_action) for text, is_action in transcript(draw)]
             tokens.append(torch.tensor([token for ids, _ in pieces for token in ids]))
             targets.append(torch.tensor([token if is_action else -100 for ids, is_action in pieces for token in ids]))
         tokens_BT = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=tokenizer.pad_token_id)
