@@ -115,6 +115,7 @@ def kill_and_resume(folder: Path, number: int, options: argparse.Namespace, usua
         run = Path(tempfile.mkdtemp(prefix=f"kill{number}-", dir=folder))
         flags = [*job_flags(folder, run), "--ckpt.save_steps", "1"]
         job, kill = killed_job(flags, run, target, moment=chance.uniform(0, usual))
+        usual = min(usual, job.seconds)  # the whole job at the start may have had a busier machine
     resumed, start, found = resumed_job(flags, run, options.steps)
     found = kill.problems(job) + found
     line = (
