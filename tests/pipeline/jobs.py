@@ -105,7 +105,8 @@ def run_job(
         except subprocess.TimeoutExpired:
             status = 124
     seconds = time.monotonic() - start
-    left_over = end_processes(mark, grace=0 if status == 124 else 15)
+    # A worker that Ray was starting when its raylet died tries to connect for some 15 seconds.
+    left_over = end_processes(mark, grace=0 if status == 124 else 30)
     process.wait()
     return Job(status, log.read_text(errors="replace"), seconds, left_over, read_scalars(run / "tensorboard"))
 
