@@ -82,7 +82,9 @@ if ((BASELINE)); then flags+=(--policy_loss openrlhf); else flags+=(--policy_los
 if [[ ${SUBMIT:-0} == 1 ]]; then
     command=("$root/launch/cluster/submit.sh")
 else
-    command=("${PYTHON:-python}" -m openrlhf_stare.train_ray)
+    python=$root/.venv/bin/python # launch/install.sh makes it; an image may have the package installed otherwise
+    [[ -x $python ]] || python=python
+    command=("${PYTHON:-$python}" -m openrlhf_stare.train_ray)
 fi
 command+=("${flags[@]}" "$@")
 printf '%q ' "${command[@]}"
