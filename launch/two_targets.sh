@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two targets in one run: PI holds 0.6 nats for half of the steps and, started again from its checkpoint, 0.4.
-# launch/two_targets.sh [flags]: about 6 minutes on 2 CPU cores; the flags are those of train_ray, for both halves.
+# launch/two_targets.sh [flags]: about 9 minutes on 2 CPU cores; the flags are those of train_ray, for both halves.
 # STEPS=400 are the steps of both halves together. The results are in runs/two_targets: report.html and report.png.
 # It ends with status 1 unless the entropy follows.
 set -euo pipefail

@@ -9,7 +9,7 @@ python=$PWD/.venv/bin/python
 prompts_per_step=16
 
 # The schedules that the entropy study compares. So small a policy needs a far higher ceiling of W than 7B does. With the
-# default gains PI would swing: the entropy follows W slowly, by about 0.001 nats a step for each unit of log W.
+# default gains PI comes too late: so small a policy's entropy answers W slowly.
 adaptive=(--stare.schedule adaptive --stare.alpha 0.5 --stare.w_max 30)
 pi=(--stare.schedule pi --stare.k_p 16 --stare.k_i 0.2 --stare.w_max 30)
 
