@@ -2,14 +2,14 @@
 # A sparse reward: TPO against GRPO with and without a KL penalty on the reversal task, all else equal.
 # launch/reversal_study.sh trains them all. Started again, it goes on with the runs that are missing or whose flags have
 # changed since. The results are in runs/reversal_study: report.html, curves.png and table.md.
-# STEPS=200 SEEDS="0 1 2" JOBS=1 are the steps of a run, the seeds and how many runs go on at a time.
+# STEPS=300 SEEDS="0 1 2" JOBS=1 are the steps of a run, the seeds and how many runs go on at a time.
 # launch/reversal_study.sh ARM SEED is one of the runs, without the results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
 arms=(tpo grpo grpo_kl)
-steps=${STEPS:-200} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1}
+steps=${STEPS:-300} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1}
 positive STEPS "$steps"
 positive JOBS "$jobs"
 home=$PWD/runs/reversal_study
@@ -38,7 +38,10 @@ case $arm in
     tpo) job+=(--policy_loss tpo --tpo.no_length_normalize) ;;
     grpo) job+=(--policy_loss openrlhf) ;;
     # GRPO's own penalty: k3 in the loss, with its coefficient.
-    grpo_kl) job+=(--policy_loss openrlhf --algo.kl.init_coef 0.04 --algo.kl.use_loss --algo.kl.estimator k3) ;;
+    grpo_kl)
+        job+=(--policy_loss openrlhf --algo.kl.init_coef 0.04 --algo.kl.use_loss --algo.kl.estimator k3)
+        job+=(--ref.num_gpus_per_node 1)
+        ;;
     *) say "$arm is not one of ${arms[*]}" >&2; exit 2 ;;
 esac
 

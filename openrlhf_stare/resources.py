@@ -1,4 +1,7 @@
-"""What a job asks of the Ray cluster, against what the cluster has: unchecked, a job too large waits for ever."""
+"""What a job asks of the Ray cluster, against what the cluster has: unchecked, a job too large waits for ever.
+
+And whether the ranks of each model can share an optimizer step's batch, which DeepSpeed asserts once they are started.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,36 @@ def required(args: SimpleNamespace) -> Needs:
     gpus = sum(count for _, count in parts)
     # A CPU goes with every GPU. The trainer actors hold no CPU while they run, but each needs a free one to be placed.
     return Needs(gpus=gpus, cpus=gpus + 1, parts=tuple(parts))
+
+
+def check_batches(args: SimpleNamespace) -> None:
+    """Compare the batch of an optimizer step with the ranks of every model: each is to get whole micro-batches.
+
+    Args:
+        args: as for `required`.
+
+    Raises:
+        UsageError: they do not divide it. DeepSpeed asks it of models that do not train, too.
+    """
+    batch, micro_batch = args.train.batch_size, args.train.micro_batch_size
+    models = []
+    if not args.train.dynamic_batch_enable:  # then DeepSpeed is told other sizes for what trains
+        models.append(("actor", "the actor"))
+        if args.critic.model_name_or_path:
+            models.append(("critic", "the critic"))
+    if args.algo.kl.init_coef > 0:
+        models.append(("ref", "the reference model"))
+    if not args.reward.remote_url:
+        models.append(("reward", "the reward model"))
+    for prefix, name in models:
+        what, ranks = _ranks(prefix, name, getattr(args, prefix))
+        ranks //= args.ds.ring_attn_size * args.ds.tensor_parallel_size
+        if ranks == 0 or batch % (ranks * micro_batch):
+            remedy = f"give a multiple of {ranks * micro_batch}, or other sizes" if ranks else "give it more ranks"
+            raise UsageError(
+                f"--train.batch_size {batch} cannot be split into micro-batches of --train.micro_batch_size "
+                f"{micro_batch} for the {ranks} data-parallel ranks of {what}: {remedy}"
+            )
 
 
 def check(args: SimpleNamespace, available: dict[str, float]) -> None:

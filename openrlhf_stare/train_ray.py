@@ -85,6 +85,7 @@ def run() -> None:
         return init(runtime_env=runtime_env, **local_cluster(job.args), **kwargs)
 
     def check_against_the_cluster(args):
+        resources.check_batches(args)
         if on_cpu():
             from openrlhf_stare import cpu
 

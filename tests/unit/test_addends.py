@@ -140,6 +140,13 @@ def test_a_finished_model_is_kept_unless_the_recipe_changes_or_force_is_given(tm
     assert [path.name for path in tmp_path.iterdir()] == ["model"]  # nothing half-made is left
 
 
+def test_the_command_warms_up_for_as_long_as_it_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["make.py", str(tmp_path), "--warm-up", "2", "--prompts", "3"])
+    small_model.main(make.TASK, make.make_prompts, make.__doc__)
+    assert "2 warm-up steps" in capsys.readouterr().out
+    assert len((tmp_path / "prompts.jsonl").read_text().splitlines()) == 3
+
+
 def test_prompts_go_through_all_totals_in_shuffled_rounds(tmp_path):
     prompts = make.make_prompts(47, seed=0)
     small_model.write_prompts(tmp_path / "prompts.jsonl", prompts)

@@ -31,6 +31,9 @@ def arguments(**given) -> Nested:
         "vllm__num_engines": 1,
         "vllm__tensor_parallel_size": 1,
         "train__seed": 0,
+        "train__batch_size": 128,
+        "train__micro_batch_size": 4,
+        "train__dynamic_batch_enable": False,
         "train__colocate_all": False,
         "train__colocate_actor_ref": False,
         "train__colocate_critic_reward": False,
@@ -205,3 +208,46 @@ def test_a_cluster_that_is_too_small_is_named_with_the_needs_and_the_line_that_w
     assert "4 CPUs" in sentence
     assert "`ray start --head --num-gpus=3 --num-cpus=4`" in sentence
     assert "\n" not in sentence
+
+
+# The batch
+
+
+EIGHT = {f"{model}__num_gpus_per_node": 8 for model in ("actor", "critic", "ref", "reward")}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        EVERYTHING,
+        {**EVERYTHING, **EIGHT},
+        {"train__micro_batch_size": 64},
+        {**EIGHT, "ds__ring_attn_size": 4, "train__micro_batch_size": 64},
+        # No reference model, critic or reward model is made, whatever their sizes are.
+        {**EIGHT, "actor__num_gpus_per_node": 2, "train__micro_batch_size": 64},
+        {"train__dynamic_batch_enable": True, "train__micro_batch_size": 48},
+    ],
+)
+def test_a_batch_that_the_ranks_share_is_no_matter(given):
+    resources.check_batches(arguments(**given))
+
+
+@pytest.mark.parametrize(
+    "given, model, ranks, remedy",
+    [
+        ({"actor__num_gpus_per_node": 3}, "actor", 3, "a multiple of 12"),
+        ({**EVERYTHING, "critic__num_gpus_per_node": 64}, "critic", 64, "a multiple of 256"),
+        ({**EVERYTHING, "ref__num_nodes": 5}, "ref", 10, "a multiple of 40"),
+        # What does not train has no dynamic batches.
+        ({**EVERYTHING, "ref__num_nodes": 5, "train__dynamic_batch_enable": True}, "ref", 10, "a multiple of 40"),
+        ({**EVERYTHING, "reward__num_gpus_per_node": 24, "ds__ring_attn_size": 8}, "actor", 0, "more ranks"),
+        ({"reward__remote_url": None, "reward__num_gpus_per_node": 3}, "reward", 3, "a multiple of 12"),
+    ],
+)
+def test_a_batch_that_they_cannot_share_names_the_flags_and_the_remedy(given, model, ranks, remedy):
+    with pytest.raises(UsageError) as caught:
+        resources.check_batches(arguments(**given))
+    sentence = str(caught.value)
+    assert "--train.batch_size 128" in sentence and "--train.micro_batch_size 4" in sentence
+    assert f"{ranks} data-parallel ranks of" in sentence and f"--{model}.num_gpus_per_node" in sentence
+    assert remedy in sentence and "\n" not in sentence
