@@ -8,13 +8,6 @@ script=${script%.sh}
 python=$PWD/.venv/bin/python
 prompts_per_step=16
 
-# The schedules that the entropy study compares. So small a policy needs a far higher ceiling of W than 7B does, and a
-# smaller share of tokens to bear it: with a share of 0.1 more of the reward is lost. With the default gains PI comes too
-# late, as so small a policy's entropy answers W slowly, and under O1 it stays at its ceiling.
-adaptive=(--stare.schedule adaptive --stare.alpha 0.5 --stare.w_max 60 --stare.top_p_ratio 0.05)
-pi=(--stare.schedule pi --stare.variant C2 --stare.k_p 16 --stare.k_i 0.2 --stare.w_max 60 --stare.m_min 0.3
-    --stare.top_p_ratio 0.05)
-
 say() { printf '%s: %s\n' "$script" "$*"; }
 
 # positive NAME VALUE: ends the script unless the value is a positive number.
