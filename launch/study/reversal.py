@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from openrlhf_stare.report.figures import COLOURS, ENTROPY, REWARD, STYLE, moving_mean
+from openrlhf_stare.report.figures import COLOURS, REWARD, STYLE, moving_mean
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
@@ -45,18 +45,23 @@ def table(arms: dict[str, list[Run]]) -> str:
 
 
 def draw(arms: dict[str, list[Run]], path: Path) -> None:
-    """Reward and entropy of all runs, coloured by arm."""
+    """The reward of all runs, coloured by arm; a panel for each seed, since the seeds' models start far apart."""
+    seeds = sorted({seed_of(run) for runs in arms.values() for run in runs})
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10, 4), dpi=150)
-        reward, entropy = figure.subplots(1, 2)
-        reward.axhline(SOLVED, color="#222222", lw=1.1, linestyle=(0, (5, 3)))
+        figure = Figure(figsize=(11, 3.6), dpi=150)
+        panels = dict(zip(seeds, figure.subplots(1, len(seeds), sharey=True, squeeze=False)[0], strict=True))
+        for seed, ax in panels.items():
+            ax.axhline(SOLVED, color="#222222", lw=1.1, linestyle=(0, (5, 3)))
+            ax.set(xlabel="step", ylim=(0, 1.02), title=f"Seed {seed}: mean reward of a rollout")
         for colour, (arm, runs) in zip(COLOURS, arms.items(), strict=False):
-            draw_curves(reward, runs, REWARD, colour, ARMS[arm])
-            draw_curves(entropy, runs, (ENTROPY,), colour, ARMS[arm])
-        reward.set(xlabel="step", ylim=(0, 1.02), title=f"Mean reward of a rollout, and {SOLVED}")
-        entropy.set(xlabel="step", ylim=(0, None), title="Entropy (nats per token)")
-        reward.legend(loc="lower right", frameon=False)
+            for run in runs:
+                draw_curves(panels[seed_of(run)], [run], REWARD, colour, ARMS[arm])
+        panels[seeds[-1]].legend(loc="lower right", frameon=False)
         figure.savefig(path)
+
+
+def seed_of(run: Run) -> str:
+    return run.name.rpartition("-seed")[2]
 
 
 def main() -> None:
