@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The entropy study: GRPO and STARE fixed, adaptive and PI on the addends task, all else equal.
-# launch/entropy_study.sh trains and evaluates them all, about 10 minutes a run on 2 CPU cores. Started again, it goes on
+# launch/entropy_study.sh trains and evaluates them all. Started again, it goes on
 # with the runs that are missing or whose flags have changed since. The results are in runs/entropy_study: report.html,
 # entropy.png and table.md. It ends with status 1 if a claim about them does not hold.
 # STEPS=400 SEEDS="0 1 2" JOBS=1 are the steps of a run, the seeds and how many runs go on at a time.
