@@ -23,6 +23,7 @@ SEAMS = {
         "PolicyModelActor.__ray_metadata__.modified_class.save_checkpoint",
         "PolicyModelActor.__ray_metadata__.modified_class.get_checkpoint_states",
     ),
+    "openrlhf.trainer.ray.launcher": ("BaseDistributedActor._get_free_port",),
     "openrlhf.trainer.ray.vllm_engine": ("RolloutRayActor.__ray_metadata__.modified_class",),
     "openrlhf.models.actor": ("Actor.forward", "compute_entropy"),
     "openrlhf.trainer.ppo_utils.experience_maker": (
