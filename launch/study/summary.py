@@ -53,7 +53,7 @@ def table(arms: dict[str, list[Result]]) -> str:
         "reward",
         "distinct right answers",
     )
-    rows = [(*head, "pass@1", "pass@32", "W at the end"), ("---",) * 8]
+    rows = [(*head, "pass@1", "pass@32", "W"), ("---",) * 8]
     for arm, results in arms.items():
         finals, evaluations = [result.final for result in results], [result.evaluation for result in results]
         rows.append(

@@ -166,8 +166,8 @@ def _draw_gates(figure: FigureBase, runs: list[Run], style: dict) -> None:
 def _draw_weights(figure: FigureBase, runs: list[Run], style: dict) -> None:
     left, right = figure.subplots(1, 2)
     for run in runs:
-        _curve(left, run, style, run.finite("stare/reweight_w"), smooth=False)
-        _curve(right, run, style, run.finite("stare/reweight_m"), smooth=False)
+        _curve(left, run, style, run.finite("stare/reweight_w"))
+        _curve(right, run, style, run.finite("stare/reweight_m"))
     _axes(left, "W (weight of L+)")
     _axes(right, "M (weight of L- under C2)")
 
@@ -392,13 +392,13 @@ PICTURES = (
 # ── parts of pictures ──
 
 
-def _curve(ax: Axes, run: Run, style: dict, series: Series | None, smooth: bool = True) -> None:
+def _curve(ax: Axes, run: Run, style: dict, series: Series | None) -> None:
     """A curve; a long one also as its moving mean, with the curve itself pale behind it."""
     if series is None:
         return
     colour, dash = style[run.name]
     values = series.values
-    if smooth and len(values) >= LEAST_TO_SMOOTH:
+    if len(values) >= LEAST_TO_SMOOTH:
         ax.plot(series.steps, values, color=colour, lw=0.8, alpha=0.3)
         values = moving_mean(values, max(5, len(values) // 40))
     (line,) = ax.plot(

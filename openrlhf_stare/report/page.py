@@ -37,13 +37,12 @@ class FinalFigures:
     reward: float | None
     length: float | None  # tokens per response
     gate: float | None  # share of the steps with an open gate
-    weight: float | None  # W of the last step
+    weight: float | None  # W, which PI may change from step to step
 
 
 def final_figures(run: Run, runs: list[Run]) -> FinalFigures:
     """The figures of `run`; `runs` are all that it is compared with."""
     target, entropy = target_of(run, runs), run.finite(ENTROPY)
-    weight = run.finite("stare/reweight_w")
     entropies = _second_half(entropy)
     in_band = None
     if target is not None and entropies:
@@ -62,7 +61,7 @@ def final_figures(run: Run, runs: list[Run]) -> FinalFigures:
         reward=_mean(_second_half(run.finite(*REWARD))),
         length=_mean(_second_half(run.finite(*LENGTH))),
         gate=_mean(_second_half(run.finite(GATE))),
-        weight=None if weight is None else float(weight.values[-1]),
+        weight=_mean(_second_half(run.finite("stare/reweight_w"))),
     )
 
 
