@@ -1,13 +1,16 @@
-"""python tests/pipeline/kill_jobs.py [--kills 20] [--seed 0] [--steps 3] [--parallel 1]: jobs that lose a process.
+"""python tests/pipeline/kill_jobs.py [--kills 20] [--seed 0] [--steps 10] [--parallel 1]: jobs that lose a process.
 
-Each job saves a checkpoint after every step and loses one process to SIGKILL, at a random moment between its start and
-its usual end. It has to end by itself, with a message that names what died and no process left, and the same command
-with --ckpt.load_enable has to reach the last step. Prints a line per kill; ends with status 1 if any had a problem.
+Each job saves a checkpoint after every step and loses one process to SIGKILL: the first six jobs within a second after
+a random step's end, from step 2 on, when there is a checkpoint to go on from; the next six at a random moment between
+their start and their usual end, most of which is start-up; and so on. Each has to end by itself, with a message that
+names what died and no process left, and the same command with --ckpt.load_enable has to reach the last step, having
+lost at most the step at hand. Prints a line per kill; ends with status 1 if any had a problem.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import re
@@ -42,7 +45,8 @@ PATIENCE = 240  # seconds that a job has to come to the point at which it is to 
 class Kill:
     """SIGKILL for one process of a job, for `run_job(meanwhile=…)`.
 
-    It comes `moment` seconds after the start, but not before the process is there and the job's log shows `shown`.
+    It comes `moment` seconds after the job's log shows `shown` (after the start if that is ""), but not before the
+    process is there.
     """
 
     target: str
@@ -55,9 +59,12 @@ class Kill:
     def __call__(self, process: subprocess.Popen, mark: str) -> None:
         start = time.monotonic()
         title, _ = TARGETS[self.target]
+        due = math.inf
         while process.poll() is None and self.seconds < PATIENCE:
             self.seconds = time.monotonic() - start
-            if self.seconds >= self.moment and self.shown in self.log.read_text(errors="replace"):
+            if due == math.inf and self.shown in self.log.read_text(errors="replace"):
+                due = self.seconds + self.moment
+            if self.seconds >= due:
                 found = [pid for pid, command in marked_processes(mark).items() if title and command.startswith(title)]
                 if found or not title:
                     self.pid = random.choice(found) if title else process.pid
@@ -83,6 +90,10 @@ def last_line(job: Job) -> str:
     return job.output.rstrip().rpartition("\n")[2]
 
 
+def steps_shown(job: Job) -> list[int]:
+    return [int(step) for step in re.findall(r"Global step (\d+):", job.output)]
+
+
 def killed_job(flags: list[str], run: Path, target: str, env: dict | None = None, **when) -> tuple[Job, Kill]:
     kill = Kill(target, run / "output.log", **when)
     return run_job(flags, run, timeout=2 * BOUND, env=env, meanwhile=kill), kill
@@ -93,7 +104,7 @@ def resumed_job(flags: list[str], run: Path, steps: int) -> tuple[Job, int, list
     job = run_job([*flags, "--ckpt.load_enable"], run)
     resumed = re.search(r"Resuming from checkpoint global_step(\d+)", job.output)
     start = int(resumed[1]) if resumed else 0
-    seen = list(map(int, re.findall(r"Global step (\d+):", job.output)))
+    seen = steps_shown(job)
     found = []
     if job.status:
         found.append(f"resumed, it ended with status {job.status}")
@@ -110,17 +121,26 @@ def kill_and_resume(folder: Path, number: int, options: argparse.Namespace, usua
     """The line for one kill, and whether all was well."""
     target = list(TARGETS)[number % len(TARGETS)]
     chance = random.Random(f"{options.seed} {number}")
+    trained = number // len(TARGETS) % 2 == 0  # killed when it has a checkpoint
     kill = None
     while not (kill and kill.pid):  # the job ended first: another moment
         run = Path(tempfile.mkdtemp(prefix=f"kill{number}-", dir=folder))
         flags = [*job_flags(folder, run), "--ckpt.save_steps", "1"]
-        job, kill = killed_job(flags, run, target, moment=chance.uniform(0, usual))
+        if trained:
+            when = {"shown": f"Global step {chance.randint(2, options.steps)}:", "moment": chance.random()}
+        else:
+            when = {"moment": chance.uniform(0, usual)}
+        job, kill = killed_job(flags, run, target, **when)
         usual = min(usual, job.seconds)  # the whole job at the start may have had a busier machine
+    reached = max(steps_shown(job), default=0)
     resumed, start, found = resumed_job(flags, run, options.steps)
+    # A step is shown right before its checkpoint is written, and in a log that lags a little.
+    if start < reached - 1:
+        found.insert(0, f"it had reached step {reached}, but resumed from step {start}")
     found = kill.problems(job) + found
     line = (
         f"{number + 1:3}  {target:13}  {kill.seconds:6.1f}  {job.seconds - kill.seconds:6.1f}  {job.status:6}  "
-        f"{start:7}  {'; '.join(found) or 'none'}\n     {last_line(job)[:300]}"
+        f"{reached:7}  {start:7}  {'; '.join(found) or 'none'}\n     {last_line(job)[:300]}"
     )
     if found:
         line += f"\n{job.output[-4000:]}\n── resumed ──\n{resumed.output[-4000:]}"
@@ -131,9 +151,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--parallel", type=int, default=1, help="jobs at a time; each takes about 5 GB")
     options = parser.parse_args()
+    if options.steps < 2:
+        parser.error(f"--steps {options.steps}: a kill after the first checkpoint needs 2 or more")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make = [sys.executable, ROOT / "launch/addends/make.py", folder, "--prompts", str(4 * options.steps)]
@@ -145,7 +167,7 @@ def main() -> int:
             found = [problem for job in whole for problem in problems(job, options.steps)]
             usual = max(job.seconds for job in whole)
             print(f"A whole job: {usual:.1f} s. Problems: {'; '.join(found) or 'none'}")
-            print("  n  killed         second  to end  status  resumed  problems; the last line of the killed job")
+            print("  n  killed         second  to end  status  reached  resumed  problems; the killed job's last line")
             sound = []
             for line, good in pool.map(
                 lambda number: kill_and_resume(folder, number, options, usual), range(options.kills)
