@@ -4,7 +4,8 @@ Each job saves a checkpoint after every step and loses one process to SIGKILL: t
 a random step's end, from step 2 on, when there is a checkpoint to go on from; the next six at a random moment between
 their start and their usual end, most of which is start-up; and so on. Each has to end by itself, with a message that
 names what died and no process left, and the same command with --ckpt.load_enable has to reach the last step, having
-lost at most the step at hand. Prints a line per kill; ends with status 1 if any had a problem.
+lost at most the step at hand. Prints a line per kill; ends with status 1 if any had a problem, or before them if the
+whole job that shows the usual time had one.
 """
 
 from __future__ import annotations
@@ -167,6 +168,8 @@ def main() -> int:
             found = [problem for job in whole for problem in problems(job, options.steps)]
             usual = max(job.seconds for job in whole)
             print(f"A whole job: {usual:.1f} s. Problems: {'; '.join(found) or 'none'}")
+            if found:
+                return 1
             print("  n  killed         second  to end  status  reached  resumed  problems; the killed job's last line")
             sound = []
             for line, good in pool.map(
