@@ -21,29 +21,36 @@ def ray_of_two_ranks():
     ray.shutdown()
 
 
-def train(model: Path, flags: list[str]) -> dict:
-    """One log-prob pass and one `fit` on the same rollout, with a fresh actor group."""
-    with ActorGroup(model, ranks=2, flags=[*BATCH, *flags]) as group:
-        group.forward(fixed_experiences())
-        statuses = group.fit(fixed_experiences())
-        assert statuses[0] == statuses[1], "every figure is the same on all ranks"
-        return {
-            "status": statuses[0],
-            "parameters": group.parameters(),
-            "generators": group.run("generator_state"),
-        }
+@pytest.fixture(scope="module")
+def ranks(addends, ray_of_two_ranks):
+    """Two processes. A policy is started in them anew for every test that has flags of its own."""
+    with ActorGroup(addends / "model", ranks=2, flags=None) as group:
+        yield group
+
+
+def train(group: ActorGroup, flags: list[str]) -> dict:
+    """One log-prob pass and one `fit` on the same rollout, from the start."""
+    group.start([*BATCH, *flags])
+    group.forward(fixed_experiences())
+    statuses = group.fit(fixed_experiences())
+    assert statuses[0] == statuses[1], "every figure is the same on all ranks"
+    return {
+        "status": statuses[0],
+        "parameters": group.parameters(),
+        "generators": group.run("generator_state"),
+    }
 
 
 @pytest.fixture(scope="module")
-def openrlhf(addends) -> dict:
-    return train(addends / "model", ["--policy_loss", "openrlhf"])
+def openrlhf(ranks) -> dict:
+    return train(ranks, ["--policy_loss", "openrlhf"])
 
 
 @pytest.mark.parametrize(
     "flags", [GATE_OFF, [*GATE_ON, "--stare.reweight_w", "1"]], ids=["gate off", "W = 1 under O1"]
 )
-def test_without_reweighting_training_is_openrlhfs_bit_for_bit(addends, openrlhf, flags):
-    stare = train(addends / "model", flags)
+def test_without_reweighting_training_is_openrlhfs_bit_for_bit(ranks, openrlhf, flags):
+    stare = train(ranks, flags)
     for name, parameter in openrlhf["parameters"].items():
         assert torch.equal(parameter, stare["parameters"][name]), name
     shared = openrlhf["status"].keys() - {"stare/seconds"}
@@ -59,13 +66,13 @@ def test_openrlhfs_loss_logs_the_entropy_and_nothing_else_of_ours(openrlhf):
 
 
 class TestGateOn:
-    """One group, several rollouts."""
+    """One policy, several rollouts."""
 
     @pytest.fixture(scope="class")
     @classmethod
-    def group(cls, addends):
-        with ActorGroup(addends / "model", ranks=2, flags=[*BATCH, *GATE_ON, "--stare.variant", "C2"]) as group:
-            yield group
+    def group(cls, ranks):
+        ranks.start([*BATCH, *GATE_ON, "--stare.variant", "C2"])
+        return ranks
 
     def test_entropy_and_thresholds_are_over_all_ranks(self, addends, openrlhf, group):
         experiences = fixed_experiences()
@@ -132,41 +139,39 @@ class TestGateOn:
 
 
 @pytest.mark.parametrize("flags", [["--policy_loss", "openrlhf", "--actor.entropy_coef", "0.01"], GATE_ON])
-def test_steps_and_micro_batches_without_a_token_harm_nothing(addends, flags):
-    batch = ["--rollout.batch_size", "4", "--train.batch_size", "8", "--train.micro_batch_size", "2"]
-    with ActorGroup(addends / "model", ranks=2, flags=[*batch, *flags]) as group:
-        before = group.parameters()
-        for lost in (16, 10):
-            experiences = fixed_experiences()
-            group.forward(experiences)
-            for experience in experiences[:lost]:
-                experience.advantages = experience.advantages.masked_fill(experience.action_mask.bool(), math.nan)
-                experience.action_mask = torch.zeros_like(experience.action_mask)
-            for status in group.fit(experiences):
-                assert all(math.isfinite(value) or "tau" in name for name, value in status.items()), status
-            after = group.parameters()
-            assert all(value.isfinite().all() for value in after.values())
-            assert all(torch.equal(after[name], value) for name, value in before.items()) == (lost == 16)
-
-
-def test_lora_trains_with_the_same_thresholds(addends):
-    # Without vLLM, whose weight sync refuses adapters.
-    flags = [*BATCH, *GATE_ON, "--ds.lora.rank", "4", "--ds.zero_stage", "2"]
-    with ActorGroup(addends / "model", ranks=2, flags=flags) as group:
+def test_steps_and_micro_batches_without_a_token_harm_nothing(ranks, flags):
+    ranks.start(["--rollout.batch_size", "4", "--train.batch_size", "8", "--train.micro_batch_size", "2", *flags])
+    before = ranks.parameters()
+    for lost in (16, 10):
         experiences = fixed_experiences()
-        before = group.parameters()
-        group.forward(experiences)
-        status = group.fit(experiences)[0]
-        after = group.parameters()
-        taus = surprisal_thresholds(*surprisals(experiences), top_p_ratio=0.1)
-        assert group.run("thresholds") == [tuple(float(tau) for tau in taus)] * 2
+        ranks.forward(experiences)
+        for experience in experiences[:lost]:
+            experience.advantages = experience.advantages.masked_fill(experience.action_mask.bool(), math.nan)
+            experience.action_mask = torch.zeros_like(experience.action_mask)
+        for status in ranks.fit(experiences):
+            assert all(math.isfinite(value) or "tau" in name for name, value in status.items()), status
+        after = ranks.parameters()
+        assert all(value.isfinite().all() for value in after.values())
+        assert all(torch.equal(after[name], value) for name, value in before.items()) == (lost == 16)
+
+
+def test_lora_trains_with_the_same_thresholds(ranks):
+    # Without vLLM, whose weight sync refuses adapters.
+    ranks.start([*BATCH, *GATE_ON, "--ds.lora.rank", "4", "--ds.zero_stage", "2"])
+    experiences = fixed_experiences()
+    before = ranks.parameters()
+    ranks.forward(experiences)
+    status = ranks.fit(experiences)[0]
+    after = ranks.parameters()
+    taus = surprisal_thresholds(*surprisals(experiences), top_p_ratio=0.1)
+    assert ranks.run("thresholds") == [tuple(float(tau) for tau in taus)] * 2
     assert status["stare/gate_on"] == 1 and status["stare/mean_weight"] > 1
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved and all("lora_" in name for name in moved)
 
 
-def test_micro_batch_scope_pools_the_micro_batches_of_all_ranks(addends):
-    status = train(addends / "model", [*GATE_ON, "--stare.scope", "micro_batch"])["status"]
+def test_micro_batch_scope_pools_the_micro_batches_of_all_ranks(ranks):
+    status = train(ranks, [*GATE_ON, "--stare.scope", "micro_batch"])["status"]
     assert status["stare/gate_on"] == 1
     assert 0 < status["stare/positive_reweight_ratio"] < status["stare/positive_candidate_ratio"]
     assert math.isfinite(status["stare/tau_positive"])

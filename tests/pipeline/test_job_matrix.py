@@ -30,8 +30,9 @@ def test_colocated_with_several_optimizer_steps_two_epochs_clip_higher_dual_clip
     assert job.scalars["stare/reweight_m"] == pytest.approx([0.8, 0.7])
 
 
-def test_async_with_dynamic_batches_packing_and_token_clip(addends, tmp_path):
-    flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "12", "--train.async_enable"]
+def test_partial_rollout_with_dynamic_batches_packing_token_clip_and_the_gate_off(addends, tmp_path):
+    flags = [*job_flags(addends, tmp_path), *NEVER, "--data.max_samples", "12"]
+    flags += ["--train.async_enable", "--train.partial_rollout_enable"]
     flags += ["--train.dynamic_batch_enable", "--ds.packing_samples"]
     flags += ["--train.max_tokens_per_gpu", "64", "--rollout.max_tokens_per_gpu", "64"]
     flags += ["--algo.advantage.is_correction_mode", "clip", "--algo.advantage.is_correction_threshold", "0.5", "2"]
@@ -39,33 +40,25 @@ def test_async_with_dynamic_batches_packing_and_token_clip(addends, tmp_path):
     job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
     assert_sound(job, steps=3, vllm_kl=OFF_POLICY_KL)
     assert_figures(job, rollouts=3)
-    assert job.scalars["stare/gate_on"] == [1, 1, 1]
+    assert job.scalars["stare/gate_on"] == [0, 0, 0]
+    assert job.scalars["stare/mean_weight"] == [1, 1, 1]
     assert all(0 <= ratio < 0.1 for ratio in job.scalars["is_filter_ratio"])
     assert any(length != 4 for length in job.scalars["response_length"])  # that of a well-formed answer
 
 
-def test_partial_rollout_with_entropy_bonus_and_the_gate_off(addends, tmp_path):
-    flags = [*job_flags(addends, tmp_path), *NEVER, "--data.max_samples", "12"]
-    flags += ["--train.async_enable", "--train.partial_rollout_enable", "--actor.entropy_coef", "0.001"]
-    job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
-    assert_sound(job, steps=3, vllm_kl=OFF_POLICY_KL)
-    assert_figures(job, rollouts=3)
-    assert job.scalars["stare/gate_on"] == [0, 0, 0]
-    assert job.scalars["stare/mean_weight"] == [1, 1, 1]
-    # One optimizer step a rollout: OpenRLHF's entropy while training is that of our log-prob pass.
-    assert job.scalars["entropy_loss"] == pytest.approx(job.scalars["stare/batch_entropy"], rel=0.02)
-
-
-def test_reference_model_with_kl_loss_zero2_ema_gradient_checkpointing_sequence_mask_and_pi(addends, tmp_path):
+def test_reference_model_kl_loss_zero2_ema_entropy_bonus_gradient_checkpointing_sequence_mask_pi(addends, tmp_path):
     flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12", "--ds.zero_stage", "2"]
     flags += ["--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01", "--algo.kl.use_loss"]
     flags += ["--algo.kl.estimator", "k3", "--train.enable_ema", "--train.ema_beta", "0.5"]
-    flags += ["--actor.gradient_checkpointing_enable", "--algo.advantage.is_correction_level", "seq"]
+    flags += ["--actor.gradient_checkpointing_enable", "--actor.entropy_coef", "0.001"]
+    flags += ["--algo.advantage.is_correction_level", "seq"]
     flags += ["--stare.schedule", "pi", "--stare.target_entropy", "1.2", "--stare.w_max", "20"]
     job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
     assert_sound(job, steps=3)
     assert_figures(job, rollouts=3)
     assert abs(job.scalars["kl"][0]) < 1e-4 < job.last("kl")  # the policy starts as the reference and leaves it
+    # One optimizer step a rollout: OpenRLHF's entropy while training is that of our log-prob pass.
+    assert job.scalars["entropy_loss"] == pytest.approx(job.scalars["stare/batch_entropy"], rel=0.02)
     integral = 0.0
     for figures in job.rollouts:
         error = (1.2 - figures["batch_entropy"]) / 1.2

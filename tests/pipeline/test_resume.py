@@ -26,27 +26,31 @@ def cut_short(checkpoint: Path) -> None:
 
 
 class TestInTheActorGroup:
-    @pytest.fixture(scope="class", autouse=True)
+    @pytest.fixture(scope="class")
     @classmethod
-    def ray_of_two_ranks(cls):
-        start_ray(gpus=2)
-        yield
+    def groups(cls, addends):
+        """Two ranks that save and two, in processes of their own, that resume."""
+        start_ray(gpus=4)
+        with ActorGroup(addends / "model", ranks=2, flags=None) as saving:
+            with ActorGroup(addends / "model", ranks=2, flags=None) as resuming:
+                yield saving, resuming
         ray.shutdown()
 
     @pytest.mark.parametrize("schedule", SCHEDULES)
-    def test_the_step_after_a_resume_is_that_of_the_uninterrupted_run(self, addends, tmp_path, schedule):
+    def test_the_step_after_a_resume_is_that_of_the_uninterrupted_run(self, groups, tmp_path, schedule):
         flags = [*BATCH, *SCHEDULES[schedule], "--ckpt.path", str(tmp_path)]
-        with ActorGroup(addends / "model", ranks=2, flags=flags) as group:
-            first, second = self.step(group, 1), self.step(group, 2)
-            group.run("save_checkpoint", "global_step2", {"global_step": 2})
-            third = self.step(group, 3)
-            group.run("save_checkpoint", "global_step3", {"global_step": 3})
+        saving, resuming = groups
+        saving.start(flags)
+        first, second = self.step(saving, 1), self.step(saving, 2)
+        saving.run("save_checkpoint", "global_step2", {"global_step": 2})
+        third = self.step(saving, 3)
+        saving.run("save_checkpoint", "global_step3", {"global_step": 3})
         cut_short(tmp_path / "_actor/global_step3")
 
-        with ActorGroup(addends / "model", ranks=2, flags=[*flags, "--ckpt.load_enable"]) as group:
-            assert [states["global_step"] for states in group.run("get_checkpoint_states")] == [2, 2]
-            assert_same(self.state(group), {name: second[name] for name in ("controller", "parameters", "masters")})
-            assert_same(self.step(group, 3), third)
+        resuming.start([*flags, "--ckpt.load_enable"])
+        assert [states["global_step"] for states in resuming.run("get_checkpoint_states")] == [2, 2]
+        assert_same(self.state(resuming), {name: second[name] for name in ("controller", "parameters", "masters")})
+        assert_same(self.step(resuming, 3), third)
 
         # What was compared had something to lose.
         assert second["controller"][0]["updates"] == 2 and second["status"][0]["stare/gate_on"] == 1
@@ -55,15 +59,12 @@ class TestInTheActorGroup:
             assert 0 < second["controller"][0]["integral"] < math.log(20)
         assert all(not torch.equal(second["masters"][name], third["masters"][name]) for name in third["masters"])
 
-    def test_where_every_checkpoint_is_damaged_the_job_ends_with_a_sentence(self, addends, tmp_path):
+    def test_where_every_checkpoint_is_damaged_the_job_ends_with_a_sentence(self, groups, tmp_path):
         checkpoint = tmp_path / "_actor/global_step1"
         checkpoint.mkdir(parents=True)
         (checkpoint / "manifest.json").write_text(json.dumps({"time": 0, "files": {"mp_rank_00_model_states.pt": 9}}))
-        with ActorGroup(addends / "model", ranks=2, flags=None) as group:
-            with pytest.raises(
-                ray.exceptions.RayTaskError, match=r"No checkpoint .* any more \(global_step1\): bring"
-            ):
-                group.start([*BATCH, "--ckpt.path", str(tmp_path), "--ckpt.load_enable"])
+        with pytest.raises(ray.exceptions.RayTaskError, match=r"No checkpoint .* any more \(global_step1\): bring"):
+            groups[1].start([*BATCH, "--ckpt.path", str(tmp_path), "--ckpt.load_enable"])
 
     @classmethod
     def step(cls, group: ActorGroup, number: int) -> dict:

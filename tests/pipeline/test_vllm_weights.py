@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from jobs import job_flags, run_job
+from vllm_weights import TIME_LIMIT
 
-TIME_LIMIT = 240  # seconds for one engine: a hang is a failure
 CHANGED = 1.0  # log-probs that differ by more are those of other weights (they differ by several nats)
 SAME = 0.2  # and by less, the same in bfloat16 (at most 0.05 seen)
 
@@ -20,7 +20,7 @@ SAME = 0.2  # and by less, the same in bfloat16 (at most 0.05 seen)
 def sync_weights(addends: Path, output: Path, work_around: str) -> dict:
     program = [sys.executable, Path(__file__).with_name("vllm_weights.py"), addends / "model", output, work_around]
     environment = {name: value for name, value in os.environ.items() if name != "VLLM_PLUGINS"}
-    ended = subprocess.run(program, env=environment, timeout=TIME_LIMIT, capture_output=True, text=True)
+    ended = subprocess.run(program, env=environment, timeout=TIME_LIMIT + 30, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     return json.loads(output.read_text())
 

@@ -6,6 +6,7 @@ transformers. A program of its own, because the engine is to meet our plugin as 
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import socket
@@ -16,14 +17,20 @@ from pathlib import Path
 from openrlhf_stare import cpu
 from openrlhf_stare.cpu import patches
 
+TIME_LIMIT = 240  # seconds for one engine: a hang is a failure
 TOKENS = [5, 7, 6, 9, 4, 11, 8, 13, 15, 10, 12, 14, 1]
 WORKER_EXTENSION = "openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap"
 
+# At the top, for vLLM's worker too: it is spawned, and imports this file.
+if sys.argv[-1] == "no_work_around":
+    patches.keep_plain_weights = lambda module: None
+
 
 def main(folder: str, output: str, work_around: str) -> None:
+    faulthandler.dump_traceback_later(TIME_LIMIT, exit=True)
     os.environ.update(cpu.environment(), HF_HUB_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0")
-    if work_around == "no_work_around":
-        patches.keep_plain_weights = lambda module: None
+    # As in a job's Ray actors. Outside of them vLLM forks its worker, threads and all that they have locked.
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
 
     import torch
     import vllm
