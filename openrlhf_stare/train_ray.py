@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import runpy
+import socket
 import sys
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -21,6 +22,7 @@ from openrlhf_stare.runtime import CPU_VARIABLE, on_cpu
 
 COMMAND = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR_FLAG = "--algo.advantage.estimator"  # tells the command's parser from any other
+CONNECT_SECONDS = 10
 
 logger = logging.getLogger(__name__)
 
@@ -79,9 +81,12 @@ def run() -> None:
         if job.args.preflight:
             # On a node without our package it would end every worker, before one could say what is missing.
             runtime_env.pop("worker_process_setup_hook", None)
-        if starts_ray():
+        address = running_cluster()
+        if address is None:
             # Without this, Ray's agents outlive a killed driver by a minute, in which they look for its control store.
             os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
+        elif "://" not in address:  # ray:// is Ray's client, which gives up by itself
+            check_that_it_answers(address)
         return init(runtime_env=runtime_env, **local_cluster(job.args), **kwargs)
 
     def check_against_the_cluster(args):
@@ -147,16 +152,38 @@ def job_wide(runtime_env: dict) -> dict:
     return ours
 
 
-def starts_ray() -> bool:
-    """Whether ray.init will start a Ray of its own: no address was given, and none runs on this machine."""
+def running_cluster() -> str | None:
+    """The HOST:PORT that ray.init will join: given in RAY_ADDRESS, or of this machine's last `ray start`.
+
+    None if it will start a Ray of its own.
+    """
     from ray._private.services import canonicalize_bootstrap_address
 
-    return canonicalize_bootstrap_address(None) is None
+    return canonicalize_bootstrap_address(None)
+
+
+def check_that_it_answers(address: str) -> None:
+    """Refuse a cluster that is not there: ray.init would try for ten minutes and more.
+
+    A `ray start` that was killed leaves its address behind.
+
+    Raises:
+        UsageError: nothing accepts connections at the address.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        source = "RAY_ADDRESS" if os.environ.get("RAY_ADDRESS") else "the last `ray start` on this machine"
+        raise cli.UsageError(
+            f"no Ray cluster answers at {address}, the address from {source} ({error}): start one there, "
+            "or set RAY_ADDRESS=local for a Ray of this command's own"
+        ) from None
 
 
 def local_cluster(args: SimpleNamespace) -> dict:
     """The resources of the Ray that this command starts itself, where there is no GPU and no cluster to join."""
-    if not on_cpu() or not starts_ray():
+    if not on_cpu() or running_cluster():
         return {}
     needs = resources.required(args)
     return {"num_gpus": needs.gpus, "num_cpus": max(needs.cpus, os.cpu_count() or 1), "include_dashboard": False}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from openrlhf_stare import cpu
 from openrlhf_stare.actor_group import worker
 from openrlhf_stare.cli import UsageError
-from openrlhf_stare.train_ray import job_wide
+from openrlhf_stare.train_ray import check_that_it_answers, job_wide
 
 OPENRLHFS = {"env_vars": {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}}
 CPU_VARIABLES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
@@ -185,6 +186,24 @@ def test_what_has_one_value_on_a_cpu_gets_it():
     )
     cpu.set_arguments(args)
     assert (args.ds.attn_implementation, args.vllm.enforce_eager, args.vllm.sync_backend) == ("sdpa", True, "gloo")
+
+
+# The cluster to join
+
+
+def test_a_cluster_that_listens_is_joined():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check_that_it_answers(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(("given", "source"), [("127.0.0.1:1", "RAY_ADDRESS"), (None, "the last `ray start`")])
+def test_a_cluster_that_is_gone_is_refused_at_once(monkeypatch, given, source):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if given:
+        monkeypatch.setenv("RAY_ADDRESS", given)
+    sentence = f"no Ray cluster answers at 127.0.0.1:1, the address from {source}.*RAY_ADDRESS=local"
+    with pytest.raises(UsageError, match=sentence):
+        check_that_it_answers("127.0.0.1:1")
 
 
 # The command as a user meets it
