@@ -111,7 +111,8 @@ class AgentExecutor(MultiTurnAgentExecutor):
         )
         tokens, turns = response["observation_tokens"], response["action_ranges"]
         actions = sum(end - start for start, end in turns)
-        response["extra_logs"]["tool/tokens"] = float(len(tokens) - turns[0][0] - actions)
+        # OpenRLHF cuts off what the last output has beyond max_length.
+        response["extra_logs"]["tool/tokens"] = float(min(len(tokens), max_length) - turns[0][0] - actions)
         text = hf_tokenizer.decode(tokens, skip_special_tokens=False)
         response["reward"], response["scores"] = await self._score(text, prompt, label)
         return response

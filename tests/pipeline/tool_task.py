@@ -11,8 +11,8 @@ The addends task with a calculator. Asked `12=` the model picks a digit and has 
     \boxed{7+5}<eos>
 
 OUT_DIR/model is a 2-layer Qwen2 with one token for each printable character, warmed up on such transcripts and on
-answers without the tool; OUT_DIR/prompts.jsonl are the prompts of the addends task. The reward is
-tests/pipeline/rewards/last_line.py or the mathematics reward.
+answers without the tool; OUT_DIR/prompts.jsonl are the prompts of the addends task, for the
+mathematics reward.
 """
 
 import argparse
