@@ -24,7 +24,7 @@ def test_prepared_data_and_the_mathematics_reward_with_answers_that_never_end(ad
 
     flags = [*job_flags(addends, tmp_path), *flags.partition(": ")[2].split()]
     flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/boxed_addends.py")]
-    flags += ["--eval.steps", "1", "--eval.n_samples_per_prompt", "2", "--eval.temperature", "1"]
+    flags += ["--eval.steps", "3", "--eval.n_samples_per_prompt", "2", "--eval.temperature", "1"]
     job = run_job(flags, tmp_path, timeout=480)
 
     assert_sound(job, steps=3)  # 12 prompts are left, and no verifier outlives the job

@@ -35,12 +35,14 @@ def attempt(what, *args):
 
 
 def sandboxed_processes() -> set[int]:
-    """The processes that are in a process namespace below ours."""
+    """The processes that are in a process namespace below ours; not those that only wait to be reaped."""
     found = set()
-    for status in Path("/proc").glob("[0-9]*/status"):
+    for file in Path("/proc").glob("[0-9]*/status"):
         try:
-            if len(re.search(r"^NSpid:(.*)$", status.read_text(), re.MULTILINE)[1].split()) > 1:
-                found.add(int(status.parent.name))
+            status = file.read_text()
+            below = len(re.search(r"^NSpid:(.*)$", status, re.MULTILINE)[1].split()) > 1
+            if below and not re.search(r"^State:\s*Z", status, re.MULTILINE):
+                found.add(int(file.parent.name))
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
