@@ -85,7 +85,7 @@ def run() -> None:
         if address is None:
             # Without this, Ray's agents outlive a killed driver by a minute, in which they look for its control store.
             os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
-        elif "://" not in address:  # ray:// is Ray's client, which gives up by itself
+        elif "://" not in address:  # ray://, for Ray's client, is left to Ray
             check_that_it_answers(address)
         return init(runtime_env=runtime_env, **local_cluster(job.args), **kwargs)
 

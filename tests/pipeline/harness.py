@@ -124,7 +124,7 @@ def parse(flags: list[str]) -> SimpleNamespace:
     with (
         patch.object(sys, "argv", ["train_ray", *flags]),
         patch("openrlhf.utils.get_strategy", stop),
-        patch.object(train_ray, "local_cluster", lambda args: {}),
+        patch.object(train_ray, "running_cluster", lambda: None),
         patch.object(train_ray.resources, "check", lambda args, available: None),
         patch.object(train_ray.cli, "check", lambda args: []),  # what vLLM cannot take (LoRA) can train here
         patch("ray.init", no_ray),

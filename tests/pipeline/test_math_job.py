@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 
-from jobs import ROOT, assert_sound, job_flags, run_job
+from jobs import ROOT, assert_figures, assert_sound, job_flags, run_job
 
 
 def test_prepared_data_and_the_mathematics_reward_with_answers_that_never_end(addends, tmp_path):
@@ -24,10 +24,14 @@ def test_prepared_data_and_the_mathematics_reward_with_answers_that_never_end(ad
 
     flags = [*job_flags(addends, tmp_path), *flags.partition(": ")[2].split()]
     flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/boxed_addends.py")]
+    flags += ["--stare.target_entropy", "0.01"]  # the gate stays shut
     flags += ["--eval.steps", "3", "--eval.n_samples_per_prompt", "2", "--eval.temperature", "1"]
     job = run_job(flags, tmp_path, timeout=480)
 
     assert_sound(job, steps=3)  # 12 prompts are left, and no verifier outlives the job
+    assert_figures(job, rollouts=3)
+    assert job.scalars["stare/gate_on"] == [0, 0, 0]
+    assert job.scalars["stare/mean_weight"] == [1, 1, 1]
     assert all(0 < reward < 1 for reward in job.scalars["reward"])
     assert all(0 < boxed <= 1 for boxed in job.scalars["boxed"])
     # An answer that hangs costs itself and no other.

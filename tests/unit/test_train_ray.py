@@ -225,4 +225,4 @@ def test_a_bad_flag_ends_the_command_with_a_sentence_and_status_2(flags, sentenc
     assert done.returncode == 2, done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith(f"train_ray: error: {sentence}")
     assert done.stderr.count("train_ray: error:") == 1 and "Traceback" not in done.stderr
-    assert "Started a local Ray instance" not in done.stderr
+    assert "Started a local Ray instance" not in done.stdout + done.stderr
