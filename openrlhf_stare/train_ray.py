@@ -16,8 +16,9 @@ import sys
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from openrlhf_stare import cli, preflight, resources, seams, tools
+from openrlhf_stare import tools
 from openrlhf_stare.actor_group import worker
+from openrlhf_stare.driver import checks, preflight, resources, seams
 from openrlhf_stare.runtime import CPU_VARIABLE, on_cpu
 
 COMMAND = "openrlhf.cli.train_ppo_ray"
@@ -33,7 +34,7 @@ def main() -> None:
         worker.install()
         seams.check()
         run()
-    except (cli.UsageError, seams.MissingSeam) as error:
+    except (checks.UsageError, seams.MissingSeam) as error:
         print(f"train_ray: error: {error}", file=sys.stderr)
         sys.exit(2)
 
@@ -46,22 +47,22 @@ def run() -> None:
     import openrlhf.utils.config
     import ray
 
-    from openrlhf_stare import deaths
     from openrlhf_stare.actor_group.policy_actor import StarePolicyActor
     from openrlhf_stare.actor_group.rollout_actor import StareRolloutActor
+    from openrlhf_stare.driver import deaths
 
     parse_args, hierarchize = argparse.ArgumentParser.parse_args, openrlhf.utils.config.hierarchize
     get_strategy, init = openrlhf.utils.get_strategy, ray.init
     job = SimpleNamespace(args=None, warnings=[], variables={})
 
     def parse_args_with_ours(parser, *args, **kwargs):
-        if ESTIMATOR_FLAG in parser._option_string_actions and not cli.has_flags(parser):
-            cli.add_flags(parser)
+        if ESTIMATOR_FLAG in parser._option_string_actions and not checks.has_flags(parser):
+            checks.add_flags(parser)
         return parse_args(parser, *args, **kwargs)
 
     def check_as_soon_as_parsed(flat):
         job.args = hierarchize(flat)
-        job.warnings = cli.check(job.args)
+        job.warnings = checks.check(job.args)
         for warning in job.warnings:
             logger.warning(warning)
         job.variables = tools.environment(job.args)
@@ -136,7 +137,7 @@ def job_wide(runtime_env: dict) -> dict:
     """
     submitted = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
     if submitted.get("worker_process_setup_hook", worker.HOOK) != worker.HOOK:
-        raise cli.UsageError(
+        raise checks.UsageError(
             f"the job's runtime environment sets worker_process_setup_hook {submitted['worker_process_setup_hook']}, "
             f"where openrlhf-stare needs {worker.HOOK}: leave it out"
         )
@@ -175,7 +176,7 @@ def check_that_it_answers(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as error:
         source = "RAY_ADDRESS" if os.environ.get("RAY_ADDRESS") else "the last `ray start` on this machine"
-        raise cli.UsageError(
+        raise checks.UsageError(
             f"no Ray cluster answers at {address}, the address from {source} ({error}): start one there, "
             "or set RAY_ADDRESS=local for a Ray of this command's own"
         ) from None

@@ -20,8 +20,8 @@ from openrlhf_stare.actor_group.losses import StarePolicyLoss
 from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
 from openrlhf_stare.actor_group.target_trainer import TargetTrainer
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, steps_before
+from openrlhf_stare.algorithms.config import StareConfig
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
-from openrlhf_stare.cli import stare_config
 
 # A scheduler that was loaded goes on with the learning rate that it was saved with, whatever the flag says.
 DIVERGED = (
@@ -39,7 +39,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         if vllm_engines:
             # An engine that failed to start would leave rank 0 waiting for it for ever in the weight-sync group.
             ray.get([engine.get_num_unfinished_requests.remote() for engine in vllm_engines])
-        self.stare = stare_config(strategy.args)
+        self.stare = StareConfig(**vars(strategy.args.stare))
         self.reweights = strategy.args.policy_loss == "stare"
         # This process trains nothing else.
         ppo_actor.ActorPPOTrainer = TargetTrainer if strategy.args.policy_loss == "tpo" else PolicyTrainer

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from openrlhf_stare.actor_group.losses import TargetPolicyLoss
 from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
+from openrlhf_stare.algorithms.config import TpoConfig
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.algorithms.target_policy import (
     equal_rewards,
@@ -26,7 +27,6 @@ from openrlhf_stare.algorithms.target_policy import (
     sequence_log_probs,
     target_distribution,
 )
-from openrlhf_stare.cli import tpo_config
 
 
 class WholeGroups:
@@ -55,7 +55,7 @@ class TargetTrainer(PolicyTrainer):
 
     def __init__(self, strategy, *args, **kwargs) -> None:
         super().__init__(strategy, *args, **kwargs)
-        self.tpo = tpo_config(strategy.args)
+        self.tpo = TpoConfig(**vars(strategy.args.tpo))
         self.samples_per_prompt = strategy.args.rollout.n_samples_per_prompt
         self.dp_group = strategy.ds_device_mesh["dp"].get_group()
         self.dynamic = strategy.args.train.dynamic_batch_enable

@@ -126,7 +126,7 @@ def parse(flags: list[str]) -> SimpleNamespace:
         patch("openrlhf.utils.get_strategy", stop),
         patch.object(train_ray, "running_cluster", lambda: None),
         patch.object(train_ray.resources, "check", lambda args, available: None),
-        patch.object(train_ray.cli, "check", lambda args: []),  # what vLLM cannot take (LoRA) can train here
+        patch.object(train_ray.checks, "check", lambda args: []),  # what vLLM cannot take (LoRA) can train here
         patch("ray.init", no_ray),
         patch("ray.is_initialized", lambda: False),
         patch("ray.cluster_resources", dict),

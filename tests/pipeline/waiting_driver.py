@@ -6,7 +6,7 @@ import time
 
 import ray
 
-from openrlhf_stare import deaths
+from openrlhf_stare.driver import deaths
 
 
 @ray.remote(num_cpus=0)

@@ -6,7 +6,7 @@ import importlib.util
 from datetime import datetime
 from pathlib import Path
 
-from openrlhf_stare import cli
+from openrlhf_stare.driver import checks
 
 OPENRLHF = Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
 
@@ -41,7 +41,7 @@ def openrlhf_parser() -> argparse.ArgumentParser:
 
 def parser_with_ours() -> argparse.ArgumentParser:
     parser = openrlhf_parser()
-    cli.add_flags(parser)
+    checks.add_flags(parser)
     return parser
 
 

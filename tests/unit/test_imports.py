@@ -32,7 +32,8 @@ def modules_after(code: str, **environment: str) -> set[str]:
         "import openrlhf_stare; dir(openrlhf_stare)",
         "from openrlhf_stare import StareConfig, StareController, token_weights, surprisal_thresholds, soft_advantage",
         f"import {', '.join(ALGORITHMS)}",
-        "import openrlhf_stare.cli, openrlhf_stare.resources, openrlhf_stare.vllm_plugin, openrlhf_stare.train_ray",
+        "import openrlhf_stare.driver.checks, openrlhf_stare.driver.resources, openrlhf_stare.vllm_plugin\n"
+        "import openrlhf_stare.train_ray",
     ],
     ids=["the package", "the public names", "the algorithms", "the command's parts"],
 )

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_stare import preflight
+from openrlhf_stare.driver import preflight
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 from flag_parser import parse, parser_with_ours
 
-from openrlhf_stare import TpoConfig, cli, resources
+from openrlhf_stare import TpoConfig
+from openrlhf_stare.driver import checks, resources
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 FIELDS = {
     f"--{method}.{field.name}": field
-    for method, config in cli.CONFIGS.items()
+    for method, config in checks.CONFIGS.items()
     for field in dataclasses.fields(config)
     if field.default is not True  # a switch that is on has two flags
 }
-OPTION = rf"--(?:{'|'.join(cli.CONFIGS)})\.\w+"
+OPTION = rf"--(?:{'|'.join(checks.CONFIGS)})\.\w+"
 
 
 def rows(first_cell: str) -> dict[str, list[str]]:
@@ -52,7 +53,7 @@ def test_the_table_has_no_option_that_is_not_there():
 
 def test_the_row_of_the_policy_loss():
     values, default, _ = rows("--policy_loss")["--policy_loss"]
-    assert values == ", ".join(f"`{name}`" for name in cli.POLICY_LOSSES)
+    assert values == ", ".join(f"`{name}`" for name in checks.POLICY_LOSSES)
     assert default == f"`{parse().policy_loss}`"
 
 
@@ -67,7 +68,7 @@ def test_the_cluster_command_is_accepted_and_needs_what_the_readme_says():
     (command,) = (block for block in fenced("bash") if "ray job submit" in block)
     words = shlex.split(command.replace("\\\n", ""))
     args = parse(*words[words.index("openrlhf_stare.train_ray") + 1 :])
-    assert cli.check(args) == []
+    assert checks.check(args) == []
     needs = resources.required(args)
     assert f"{needs.gpus} GPUs and {needs.cpus} CPUs" in README
 
@@ -112,8 +113,8 @@ def test_every_refusal_that_is_quoted_is_what_is_said():
     quoted = re.findall(r"^train_ray: error: (--stare\.(\w+) (\S+) .*)$", README, re.MULTILINE)
     assert quoted
     for sentence, name, value in quoted:
-        with pytest.raises(cli.UsageError) as caught:
-            cli.check(parse(f"--stare.{name}", value))
+        with pytest.raises(checks.UsageError) as caught:
+            checks.check(parse(f"--stare.{name}", value))
         assert str(caught.value) == sentence
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from flag_parser import parse
 
-from openrlhf_stare import cli, resources, train_ray
+from openrlhf_stare import train_ray
 from openrlhf_stare.actor_group import worker
+from openrlhf_stare.driver import checks, resources
 
 worker.install()
 
@@ -46,7 +47,7 @@ def test_bash_can_read_it(script):
 @by_name
 def test_the_published_settings(recipe):
     args = arguments(recipe)
-    assert cli.check(args) == []
+    assert checks.check(args) == []
     assert (args.rollout.batch_size, args.rollout.n_samples_per_prompt) == (64, 8)
     assert (args.train.batch_size, args.train.max_epochs) == (64 * 8, 1)  # one optimizer step a rollout
     assert args.actor.adam.lr == 1e-6 and args.actor.lr_scheduler == "constant" and args.actor.lr_warmup_ratio == 0

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from openrlhf_stare import resources
-from openrlhf_stare.cli import UsageError
+from openrlhf_stare.driver import resources
+from openrlhf_stare.driver.checks import UsageError
 
 OPENRLHF = Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
 

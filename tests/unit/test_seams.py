@@ -5,8 +5,8 @@ import importlib.metadata
 
 import pytest
 
-from openrlhf_stare import seams
 from openrlhf_stare.actor_group import worker
+from openrlhf_stare.driver import seams
 
 worker.install()
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from flag_parser import parse
 
-from openrlhf_stare import cli, tools
+from openrlhf_stare import tools
 from openrlhf_stare.actor_group import worker
+from openrlhf_stare.driver import checks
 
 worker.install()
 
@@ -137,8 +138,8 @@ def test_a_failing_reward_function_costs_its_response(executor, text):
 
 def refusal(*words: str) -> str:
     args = parse("--train.agent_func_path", str(tools.AGENT), *words)
-    with pytest.raises(cli.UsageError) as caught:
-        cli.check(args)
+    with pytest.raises(checks.UsageError) as caught:
+        checks.check(args)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -155,13 +156,13 @@ def test_without_a_sandbox_the_job_does_not_start_unless_the_user_insists(tmp_pa
     words = ["--reward.remote_url", "http://host:1/score"]
     assert "install the package bubblewrap" in refusal(*words)
     insisting = [*words, "--tool.run_model_code_without_sandbox", "--train.agent_func_path", str(tools.AGENT)]
-    (warning,) = cli.check(parse(*insisting))
+    (warning,) = checks.check(parse(*insisting))
     assert "--tool.run_model_code_without_sandbox" in warning
 
 
 def test_another_agent_needs_none_of_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert cli.check(parse("--train.agent_func_path", "agent.py")) == []
+    assert checks.check(parse("--train.agent_func_path", "agent.py")) == []
 
 
 def test_the_options_reach_the_agent_s_processes(monkeypatch):

@@ -5,15 +5,15 @@ import dataclasses
 import pytest
 from flag_parser import openrlhf_parser, parse, parser_with_ours
 
-from openrlhf_stare import cli
 from openrlhf_stare.algorithms.config import StareConfig, TpoConfig
+from openrlhf_stare.driver import checks
 
 FIELDS = dataclasses.fields(StareConfig)
 DEFAULTS = {field.name: field.default for field in FIELDS}
-ALWAYS_THERE = {name: default for name, default in DEFAULTS.items() if name not in cli.NOT_WITH_PI}
+ALWAYS_THERE = {name: default for name, default in DEFAULTS.items() if name not in checks.NOT_WITH_PI}
 TPO_DEFAULTS = {field.name: field.default for field in dataclasses.fields(TpoConfig)}
 ALL_FIELDS = {
-    f"{method}.{field.name}": field for method, of in cli.CONFIGS.items() for field in dataclasses.fields(of)
+    f"{method}.{field.name}": field for method, of in checks.CONFIGS.items() for field in dataclasses.fields(of)
 }
 
 # As little as TPO asks for: OpenRLHF's own defaults are the gae estimator, a KL penalty and one response a prompt.
@@ -30,8 +30,8 @@ TYPICAL = """--actor.model_name_or_path model --reward.remote_url http://host:1/
 
 
 def refusal(*words: str) -> str:
-    with pytest.raises(cli.UsageError) as caught:
-        cli.check(parse(*words))
+    with pytest.raises(checks.UsageError) as caught:
+        checks.check(parse(*words))
     return str(caught.value)
 
 
@@ -53,8 +53,8 @@ def test_the_help_of_every_option_is_the_dataclass_s_and_ends_with_the_default(m
 
 
 def test_whether_the_flags_are_there_can_be_asked():
-    assert not cli.has_flags(openrlhf_parser())
-    assert cli.has_flags(parser_with_ours())
+    assert not checks.has_flags(openrlhf_parser())
+    assert checks.has_flags(parser_with_ours())
 
 
 def test_without_our_flags_the_loss_is_stare_with_the_defaults_of_the_dataclass():
@@ -62,8 +62,8 @@ def test_without_our_flags_the_loss_is_stare_with_the_defaults_of_the_dataclass(
     assert args.policy_loss == "stare"
     assert vars(args.stare) == ALWAYS_THERE
     assert vars(args.tpo) == TPO_DEFAULTS
-    assert cli.stare_config(args) == StareConfig()
-    assert cli.check(args) == []
+    assert StareConfig(**vars(args.stare)) == StareConfig()
+    assert checks.check(args) == []
 
 
 def test_every_option_has_a_type_that_a_flag_can_convert_to():
@@ -80,7 +80,9 @@ def test_every_option_arrives_as_typed(field):
 
 def test_the_config_of_a_command():
     args = parse(*"--stare.variant C2 --stare.schedule adaptive --stare.w_max 2 --stare.target_entropy 0.5".split())
-    assert cli.stare_config(args) == StareConfig(variant="C2", schedule="adaptive", w_max=2.0, target_entropy=0.5)
+    assert StareConfig(**vars(args.stare)) == StareConfig(
+        variant="C2", schedule="adaptive", w_max=2.0, target_entropy=0.5
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expe
 def test_openrlhfs_flags_parse_to_the_same_values(words):
     without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
     added = {"policy_loss", "eval_top_p", "preflight", "dry_run"} | ALL_FIELDS.keys()
-    added -= {f"stare.{name}" for name in cli.NOT_WITH_PI}
+    added -= {f"stare.{name}" for name in checks.NOT_WITH_PI}
     run_name = "logger.wandb.run_name"  # the minute of the day
     assert with_ours.keys() - without.keys() == added
     assert {name: with_ours[name] for name in without if name != run_name} == {
@@ -225,7 +227,7 @@ def test_what_would_change_tpo_s_objective_is_refused(flag, value, remedy, other
     ],
 )
 def test_what_goes_with_tpo(words):
-    assert cli.check(parse(*TPO, *words.split())) == []
+    assert checks.check(parse(*TPO, *words.split())) == []
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,7 @@ def test_what_goes_with_tpo(words):
     [("", True), ("--tpo.no_length_normalize", False), ("--tpo.no_length_normalize --tpo.length_normalize", True)],
 )
 def test_length_normalisation_is_on_unless_turned_off_and_the_last_flag_wins(words, expected):
-    assert cli.tpo_config(parse(*words.split())) == TpoConfig(length_normalize=expected)
+    assert TpoConfig(**vars(parse(*words.split()).tpo)) == TpoConfig(length_normalize=expected)
 
 
 NUMBERS = [field.name for field in FIELDS if isinstance(field.default, float)]
@@ -267,7 +269,7 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
     ],
 )
 def test_what_is_just_inside_is_accepted_without_a_warning(words):
-    assert cli.check(parse(*words.split())) == []
+    assert checks.check(parse(*words.split())) == []
 
 
 @pytest.mark.parametrize(
@@ -307,15 +309,15 @@ def test_a_flag_that_cannot_be_read_ends_with_status_2_and_one_line(words, named
     ],
 )
 def test_what_works_otherwise_than_one_may_think_is_warned_of(words, named):
-    (warning,) = cli.check(parse(*words.split()))
+    (warning,) = checks.check(parse(*words.split()))
     assert named in warning
 
 
 def test_every_warning_that_applies_is_given():
     words = "--actor.policy_loss_type gspo --stare.scope micro_batch --stare.entropy sampled --train.async_enable"
-    assert len(cli.check(parse(*words.split()))) == 3
+    assert len(checks.check(parse(*words.split()))) == 3
 
 
 @pytest.mark.parametrize("words", ["--actor.policy_loss_type gspo", "--stare.scope micro_batch"])
 def test_what_concerns_the_weights_alone_is_no_matter_for_openrlhfs_loss(words):
-    assert cli.check(parse("--policy_loss", "openrlhf", *words.split())) == []
+    assert checks.check(parse("--policy_loss", "openrlhf", *words.split())) == []

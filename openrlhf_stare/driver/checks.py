@@ -7,8 +7,8 @@ import dataclasses
 from types import SimpleNamespace
 
 from openrlhf_stare import tools
-from openrlhf_stare.actor_group.experience import data_parallel_ranks, dealing_unit
 from openrlhf_stare.algorithms.config import SrGrpoConfig, StareConfig, TpoConfig
+from openrlhf_stare.dealing import data_parallel_ranks, dealing_unit
 from openrlhf_stare.tools.config import ToolConfig
 
 POLICY_LOSSES = ("stare", "openrlhf", "tpo")
@@ -80,24 +80,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def has_flags(parser: argparse.ArgumentParser) -> bool:
     """Whether `add_flags` has been at this parser."""
     return "--policy_loss" in parser._option_string_actions
-
-
-def stare_config(args: SimpleNamespace) -> StareConfig:
-    """The options of STARE in OpenRLHF's nested arguments (`args.stare.variant` and so on).
-
-    Raises:
-        ValueError: an option is outside its range.
-    """
-    return StareConfig(**vars(args.stare))
-
-
-def tpo_config(args: SimpleNamespace) -> TpoConfig:
-    """The options of TPO in OpenRLHF's nested arguments (`args.tpo.eta` and so on).
-
-    Raises:
-        ValueError: an option is outside its range.
-    """
-    return TpoConfig(**vars(args.tpo))
 
 
 def check(args: SimpleNamespace) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from openrlhf_stare.cli import UsageError
+from openrlhf_stare.driver.checks import UsageError
 
 
 @dataclass(frozen=True)
