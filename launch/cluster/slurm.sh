@@ -12,9 +12,18 @@ set -euo pipefail
 
 (($#)) || { echo "usage: sbatch launch/cluster/slurm.sh RECIPE [flags of train_ray]" >&2; exit 2; }
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-head=$(srun --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" hostname --ip-address | awk '{print $1}')
+# Since Slurm 22.05 srun does not take --cpus-per-task from sbatch: unsaid, a step gets one CPU.
+on() {
+    srun --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}" --overlap \
+        --nodelist="$1" "${@:2}"
+}
+
+# The head's address towards the last node: its own name may lead to 127.0.1.1, as in Debian's /etc/hosts. No packet is
+# sent by connecting a datagram socket.
+towards="import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); s.connect((sys.argv[1], 9))
+print(s.getsockname()[0])"
+head=$(on "${nodes[0]}" python -c "$towards" "${nodes[-1]}")
 export RAY_PORT=$((20000 + SLURM_JOB_ID % 10000)) # two jobs may share a head node's network
-on() { srun --nodes=1 --ntasks=1 --overlap --nodelist="$1" "${@:2}"; }
 
 NODE_IP=$head on "${nodes[0]}" launch/cluster/start_head.sh --block --num-gpus="$SLURM_GPUS_ON_NODE" &
 for node in "${nodes[@]:1}"; do

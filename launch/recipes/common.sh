@@ -28,7 +28,8 @@ name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || echo stare)
 : "${TOKENS_PER_GPU:=$((2 * (PROMPT_TOKENS + RESPONSE_TOKENS)))}"
 
 # STARE.
-: "${W:=1.1}" "${M:=0.9}" "${P:=0.1}" "${TARGET_ENTROPY:=0.3}" "${VARIANT:=O1}" "${SCHEDULE:=fixed}"
+: "${REWEIGHT_W:=1.1}" "${REWEIGHT_M:=0.9}" "${TOP_P_RATIO:=0.1}" "${TARGET_ENTROPY:=0.3}"
+: "${VARIANT:=O1}" "${SCHEDULE:=fixed}"
 
 # The published runs were stopped by hand after some thousand steps. A command that is repeated goes on from the last
 # checkpoint.
@@ -58,13 +59,14 @@ flags=(
     --actor.lr_scheduler constant --actor.lr_warmup_ratio 0
     --algo.advantage.is_correction_level "$IS_CORRECTION"
 
-    --stare.variant "$VARIANT" --stare.top_p_ratio "$P" --stare.target_entropy "$TARGET_ENTROPY"
+    --stare.variant "$VARIANT" --stare.top_p_ratio "$TOP_P_RATIO" --stare.target_entropy "$TARGET_ENTROPY"
     --stare.schedule "$SCHEDULE" --stare.entropy exact
 
     --ckpt.path "$RUN/checkpoints" --ckpt.output_dir "$RUN/model" --ckpt.save_steps "$SAVE_STEPS" --ckpt.load_enable
     --ckpt.save_hf --logger.tensorboard_dir "$RUN/tensorboard" --logger.wandb.run_name "$name"
 )
-if [[ $SCHEDULE != pi ]]; then flags+=(--stare.reweight_w "$W" --stare.reweight_m "$M"); fi # pi finds its own
+# The PI schedule finds its own.
+if [[ $SCHEDULE != pi ]]; then flags+=(--stare.reweight_w "$REWEIGHT_W" --stare.reweight_m "$REWEIGHT_M"); fi
 if [[ -n $EVAL_DATA ]]; then
     flags+=(--eval.dataset "$EVAL_DATA" --eval.steps "$EVAL_STEPS" --eval.n_samples_per_prompt "$EVAL_SAMPLES")
     flags+=(--eval.temperature 1 --eval_top_p 0.7)

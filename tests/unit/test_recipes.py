@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import string
 import subprocess
 import sys
 from pathlib import Path
@@ -94,11 +95,23 @@ def test_the_baseline_is_the_same_command_but_for_the_loss(recipe):
 
 @by_name
 def test_the_environment_and_then_flags_win(recipe):
-    variables = {"MODEL": "mine", "DATA": "a.jsonl", "RUN": "/runs/mine", "W": "1.3", "RESPONSE_TOKENS": "100"}
+    variables = {
+        "MODEL": "mine",
+        "DATA": "a.jsonl",
+        "RUN": "/runs/mine",
+        "REWEIGHT_M": "0.8",
+        "RESPONSE_TOKENS": "100",
+    }
     args = arguments(recipe, "--stare.reweight_w", "1.4", "--actor.adam.lr", "5e-7", **variables)
     assert (args.actor.model_name_or_path, args.data.prompt_dataset) == ("mine", "a.jsonl")
     assert args.ckpt.path == "/runs/mine/checkpoints" and args.data.max_len == 1124
-    assert (args.stare.reweight_w, args.actor.adam.lr) == (1.4, 5e-7)
+    assert (args.stare.reweight_w, args.stare.reweight_m, args.actor.adam.lr) == (1.4, 0.8, 5e-7)
+
+
+@by_name
+def test_letters_in_the_environment_change_nothing(recipe):
+    # Somebody's W=2 or P=1 is not meant for us.
+    assert command(recipe, **dict.fromkeys(string.ascii_uppercase, "2")) == command(recipe)
 
 
 def test_a_cluster_of_another_size():
