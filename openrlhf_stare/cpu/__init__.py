@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from types import SimpleNamespace
 
-from openrlhf_stare.driver.checks import UsageError
+from openrlhf_stare.options import UsageError
 from openrlhf_stare.runtime import CPU_VARIABLE
 from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
 

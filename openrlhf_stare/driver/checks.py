@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from openrlhf_stare import tools
 from openrlhf_stare.algorithms.config import SrGrpoConfig, StareConfig, TpoConfig
 from openrlhf_stare.dealing import data_parallel_ranks, dealing_unit
+from openrlhf_stare.options import UsageError
 from openrlhf_stare.tools.config import ToolConfig
 
 POLICY_LOSSES = ("stare", "openrlhf", "tpo")
@@ -16,10 +17,6 @@ POLICY_LOSSES = ("stare", "openrlhf", "tpo")
 CONFIGS = {"stare": StareConfig, "tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig}
 NOT_WITH_PI = ("reweight_w", "reweight_m")  # without effect there, so whoever gives one means something else
 ESTIMATOR = "--algo.advantage.estimator"
-
-
-class UsageError(ValueError):
-    """What the user asked for cannot run. The message is one sentence: the flag, its value and the remedy."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

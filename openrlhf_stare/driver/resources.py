@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from openrlhf_stare.driver.checks import UsageError
+from openrlhf_stare.options import UsageError
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from openrlhf_stare.algorithms.config import option
+from openrlhf_stare.options import option
 
 
 @dataclass(frozen=True)

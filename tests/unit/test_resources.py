@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from openrlhf_stare.driver import resources
-from openrlhf_stare.driver.checks import UsageError
+from openrlhf_stare.options import UsageError
 
 OPENRLHF = Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
 

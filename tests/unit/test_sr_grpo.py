@@ -75,7 +75,7 @@ def test_any_type_of_rewards_gives_at_least_float32(dtype):
 @pytest.mark.parametrize("tau", [0, -1, float("nan"), float("inf")])
 def test_a_temperature_that_cannot_be_is_refused(tau):
     for function in (SrGrpoConfig, lambda tau: soft_advantage(torch.zeros(1, 2), tau=tau)):
-        with pytest.raises(ValueError, match=f"tau {tau} is not a finite number above 0: give one"):
+        with pytest.raises(ValueError, match=rf"^tau {tau} is (outside \(0, inf\)|not a finite number): give one"):
             function(tau=tau)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from openrlhf_stare import cpu
 from openrlhf_stare.actor_group import worker
-from openrlhf_stare.driver.checks import UsageError
+from openrlhf_stare.options import UsageError
 from openrlhf_stare.train_ray import check_that_it_answers, job_wide
 
 OPENRLHFS = {"env_vars": {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}}

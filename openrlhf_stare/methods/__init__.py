@@ -1,0 +1,4 @@
+"""Ways to act on the entropy of a policy through its loss, one file each. See base.py.
+
+Nothing here imports more than torch, `algorithms/` and `options.py`.
+"""

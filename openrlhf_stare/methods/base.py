@@ -1,0 +1,167 @@
+"""What a method is: a way to act on the entropy of a policy through OpenRLHF's policy loss.
+
+Once a rollout, on all ranks:       figures = method.open_rollout(tokens, strengths, group)
+Then for each micro-batch, without a collective:
+    loss of each token = OpenRLHF's, computed from method.advantages(tokens)
+                         + method.penalty(log_probs, tokens)
+
+Both parts are corrected (importance sampling) and averaged as the user's flags say. So a method
+- weighs a token by giving it another advantage: every surrogate of OpenRLHF is proportional to it;
+- drops a token by giving it the advantage 0: its loss is 0 and it still counts in the mean;
+- replaces a token's loss by giving it the advantage 0 and the new loss as its penalty.
+
+A method with one line of arithmetic:
+
+    class NoPunishment(Method):
+        \"""Tokens of bad responses are not pushed down.\"""
+
+        def advantages(self, tokens):
+            return tokens.advantages.clamp(min=0)
+
+Its file is its name: `methods/no_punishment.py` is `--policy_loss no_punishment`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import ClassVar
+
+import torch.distributed as dist
+from torch import Tensor
+
+from openrlhf_stare import methods
+from openrlhf_stare.options import Options, UsageError
+
+
+@dataclass(frozen=True)
+class Strength:
+    """A number of a method that the controller sets once a rollout.
+
+    At `neutral` the loss is OpenRLHF's, bit for bit; `start` is the published value; `bound`, on the other side of
+    `start`, is as far as the controller may go. On the scale "log" it goes there in equal ratios, else in equal steps.
+    """
+
+    name: str
+    neutral: float
+    start: float
+    bound: float
+    scale: str = "linear"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens that a method looks at. Shape: (N,), all action tokens that this rank holds of a rollout, when it is
+    opened; (B, A), with padding, in a micro-batch. Nothing of it is written to: it may lie in Ray's store."""
+
+    log_probs: (
+        Tensor  # log pi_old in nats, finite for action tokens; the same bits in the rollout and its micro-batches
+    )
+    advantages: Tensor  # finite; 0 outside the mask
+    action_mask: Tensor  # bool; False for prompt, tool output and padding
+    # In nats, for a method with `needs_entropy`, else None. When a rollout is opened: the log-prob pass's, (M,) in no
+    # order, of whichever responses this rank had in that pass. In a micro-batch: the training pass's, (B, A), with
+    # their gradient.
+    entropies: Tensor | None = None
+
+
+class Method:
+    """A method that does nothing, for others to derive from.
+
+    Attributes:
+        Options: the dataclass of the options that become `--NAME.OPTION`.
+        needs_entropy: whether `Tokens.entropies` is wanted; the training pass then computes entropies.
+        options: an instance of `Options`.
+        clip_range: the ε's of the surrogate, below and above a ratio of 1.
+    """
+
+    Options: ClassVar[type[Options]] = Options
+    needs_entropy: ClassVar[bool] = False
+
+    def __init__(self, options: Options | None = None, clip_range: tuple[float, float] = (0.2, 0.2)) -> None:
+        self.options = self.Options() if options is None else options
+        self.clip_range = clip_range
+
+    @property
+    def strengths(self) -> tuple[Strength, ...]:
+        """What the controller may set; their starts and bounds can come from the options."""
+        return ()
+
+    def open_rollout(
+        self, tokens: Tokens, strengths: dict[str, float], group: dist.ProcessGroup | None
+    ) -> dict[str, float]:
+        """Fix what holds for the whole `fit`: thresholds and means over all ranks, and the strengths.
+
+        Every rank of `group` calls it at the same place, one without any token too. None for this process alone.
+
+        Args:
+            tokens: (N,), on the CPU.
+            strengths: a value for each of `self.strengths`, by name, the same on all ranks.
+
+        Returns:
+            Figures for the log, the same on all ranks.
+        """
+        return {}
+
+    def advantages(self, tokens: Tokens) -> Tensor:
+        """(B, A): the advantages that OpenRLHF's surrogate gets. `tokens.advantages` itself leaves it as it is."""
+        return tokens.advantages
+
+    def penalty(self, log_probs: Tensor, tokens: Tokens) -> Tensor | None:
+        """(B, A): what is added to the tokens' losses, or None. `log_probs` (B, A) are the policy's in training, with
+        their gradient."""
+        return None
+
+    def entropy_coefficient(self) -> float | None:
+        """OpenRLHF's `--actor.entropy_coef` for this `fit`; None leaves the user's."""
+        return None
+
+
+# ── the registry: a file of this folder is a method ──
+
+
+def names() -> list[str]:
+    """The methods that there are, in alphabetical order."""
+    return [module.name for module in pkgutil.iter_modules(methods.__path__) if module.name != "base"]
+
+
+def find(name: str) -> type[Method]:
+    """The method of this name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in names():
+        raise UsageError(f"--policy_loss {name} is not one of {', '.join(names())}: choose one of them")
+    return _only_method(importlib.import_module(f"{methods.__name__}.{name}"))
+
+
+def load(path: str | Path) -> type[Method]:
+    """The method in a file of the user's own.
+
+    Raises:
+        UsageError: there is no such file, or it does not define one subclass of `Method`.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UsageError(f"--policy_loss {path} is not there: give the path of a Python file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return _only_method(module)
+
+
+def _only_method(module: ModuleType) -> type[Method]:
+    of_module = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
+    found = [c for c in of_module if issubclass(c, Method)]
+    if len(found) != 1:
+        raise UsageError(
+            f"--policy_loss {module.__file__} defines {len(found)} subclasses of Method: leave one in it, with the "
+            "class that it derives from in another file"
+        )
+    return found[0]
