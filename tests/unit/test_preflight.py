@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,7 +31,7 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
         ),
         ds=SimpleNamespace(attn_implementation="sdpa"),
         eval=SimpleNamespace(dataset=tiny_task["EVAL_DATA"], split="train"),
-        reward=SimpleNamespace(remote_url=[tiny_task["REWARD"]], model_name_or_path=None),
+        reward=SimpleNamespace(remote_url=None, model_name_or_path=tiny_task["MODEL"]),
         train=SimpleNamespace(agent_func_path=None),
     )
 
@@ -45,7 +46,8 @@ def failure(args, token=None) -> tuple[str, str]:
     return row.check, row.found
 
 
-def test_a_job_that_can_start(args, tmp_path):
+def test_a_job_that_can_start(args, tmp_path, tiny_task):
+    args.reward.remote_url = [tiny_task["REWARD"]]
     rows = found(args)
     assert rows.keys() == {"package", "versions", "checkpoints", "model", "data", "reward"}
     assert all(row.ok for row in rows.values()), rows
@@ -137,6 +139,10 @@ def test_the_data_formats_that_openrlhf_reads(args, tmp_path, ending):
         (None, "FileNotFoundError"),
         ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
         ("reward = 1", "does not define reward_func"),
+        ("import sys; sys.exit()", "ends the process that imports it (status 0)"),
+        ("import sys; print('ok'); sys.exit('no key')", "ends the process that imports it (status 1)"),
+        ("import os; os._exit(0)", "ends the process that imports it (status 0)"),
+        ("import os; os.abort()", "ends the process that imports it (status -6)"),
     ],
 )
 def test_a_reward_file_that_cannot_be_used(args, tmp_path, code, said):
@@ -146,6 +152,26 @@ def test_a_reward_file_that_cannot_be_used(args, tmp_path, code, said):
     args.reward.remote_url = [str(path)]
     check, sentence = failure(args)
     assert check == "reward" and sentence.startswith(f"--reward.remote_url {path} ") and said in sentence
+
+
+@pytest.mark.parametrize("code", ["import threading; threading.Event().wait()", "9**9**9**9"])
+def test_a_reward_file_that_hangs(args, tmp_path, monkeypatch, code):
+    monkeypatch.setattr(preflight, "FILE_SECONDS", 5)
+    (tmp_path / "reward.py").write_text(f"print('ok')\n{code}\n")
+    args.reward.remote_url = [str(tmp_path / "reward.py")]
+    start = time.monotonic()
+    check, sentence = failure(args)
+    assert check == "reward" and f"{tmp_path}/reward.py was not imported in 5 s: what takes long" in sentence
+    assert time.monotonic() - start < 30
+
+
+def test_what_a_reward_file_prints_and_leaves_running_is_no_answer(args, tmp_path):
+    (tmp_path / "reward.py").write_text(
+        "import subprocess, threading\nprint('FAIL')\nchild = subprocess.Popen(['sleep', '8'])\n"
+        "threading.Thread(target=child.wait).start()\ndef reward_func(queries, prompts, labels): pass\n"
+    )
+    args.reward.remote_url = [str(tmp_path / "reward.py")]
+    assert found(args)["reward"] == preflight.Row("reward", "driver", True, f"{tmp_path}/reward.py")
 
 
 def test_an_agent_file(args, tmp_path):
