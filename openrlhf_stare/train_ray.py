@@ -16,8 +16,7 @@ import sys
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from openrlhf_stare import tools
-from openrlhf_stare.actor_group import worker
+from openrlhf_stare import tools, worker
 from openrlhf_stare.driver import checks, preflight, resources, seams
 from openrlhf_stare.runtime import CPU_VARIABLE, on_cpu
 
@@ -48,8 +47,8 @@ def run() -> None:
     import ray
 
     from openrlhf_stare.actor_group.policy_actor import StarePolicyActor
-    from openrlhf_stare.actor_group.rollout_actor import StareRolloutActor
     from openrlhf_stare.driver import deaths
+    from openrlhf_stare.fixes.failed_engine import StareRolloutActor
 
     parse_args, hierarchize = argparse.ArgumentParser.parse_args, openrlhf.utils.config.hierarchize
     get_strategy, init = openrlhf.utils.get_strategy, ray.init

@@ -340,7 +340,7 @@ def _alive() -> list[dict]:
 
 
 def _look_in_a_worker(args: SimpleNamespace, token: str | None, node: str) -> list[Row]:
-    from openrlhf_stare.actor_group import worker
+    from openrlhf_stare import worker
 
     worker.install()  # for what the reward or agent file imports
     return look(args, token, node)

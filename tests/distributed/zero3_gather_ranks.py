@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 import torch.multiprocessing as mp
 
-from openrlhf_stare import cpu
-from openrlhf_stare.actor_group import worker
+from openrlhf_stare import cpu, worker
 from openrlhf_stare.runtime import CPU_VARIABLE
 
 WORLD = 2

@@ -22,8 +22,7 @@ import torch
 from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup
 
-from openrlhf_stare import train_ray
-from openrlhf_stare.actor_group import worker
+from openrlhf_stare import train_ray, worker
 
 worker.install()
 

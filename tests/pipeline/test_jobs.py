@@ -83,7 +83,7 @@ class TestOnARunningCluster:
         # The job's own runtime environment has a variable and a hook that ours has too: Ray would refuse the clash.
         runtime_env = {
             "env_vars": {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "NCCL_DEBUG": "INFO"},
-            "worker_process_setup_hook": "openrlhf_stare.actor_group.worker.install",
+            "worker_process_setup_hook": "openrlhf_stare.worker.install",
         }
         ray = str(Path(sys.executable).parent / "ray")
         submit = [ray, "job", "submit", "--address", cluster["jobs"], "--runtime-env-json", json.dumps(runtime_env)]

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_stare.actor_group import checkpoints
-from openrlhf_stare.actor_group.checkpoints import is_complete, newest_complete, resume_point
+from openrlhf_stare.fixes import checkpoints
+from openrlhf_stare.fixes.checkpoints import is_complete, newest_complete, resume_point
 
 STATES = ("zero_pp_rank_{}_mp_rank_00_model_states.pt", "bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt")
 

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_stare.actor_group import evaluation, worker
+from openrlhf_stare import worker
+from openrlhf_stare.fixes import evaluation
 
 worker.install()
 

@@ -13,9 +13,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_stare import soft_advantage
+from openrlhf_stare import soft_advantage, worker
 from openrlhf_stare.actor_group import experience as guards
-from openrlhf_stare.actor_group import worker
 
 worker.install()
 

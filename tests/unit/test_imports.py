@@ -65,7 +65,7 @@ def test_an_unknown_name_is_an_attribute_error():
         getattr(openrlhf_stare, "StareLoss")  # noqa: B009
 
 
-INSTALL = "from openrlhf_stare.actor_group import worker; worker.install()"
+INSTALL = "from openrlhf_stare import worker; worker.install()"
 
 
 def test_a_ray_worker_on_a_cpu_imports_nothing_of_the_stack_before_its_job_does():
@@ -105,7 +105,7 @@ def test_vllm_finds_the_plugin():
 
 
 def test_the_workers_hook_is_named_by_its_place():
-    from openrlhf_stare.actor_group import worker
+    from openrlhf_stare import worker
 
     module, function = worker.HOOK.rsplit(".", 1)
     assert getattr(sys.modules[module], function) is worker.install

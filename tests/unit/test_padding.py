@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from openrlhf_stare.actor_group import worker
+from openrlhf_stare import worker
 from openrlhf_stare.cpu.padding import index_first_axis, pad_input, unpad_input
 
 worker.install()

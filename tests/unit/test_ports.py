@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed import TCPStore
 
-from openrlhf_stare.actor_group import worker
+from openrlhf_stare import worker
 
 worker.install()
 launcher = importlib.import_module("openrlhf.trainer.ray.launcher")

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from flag_parser import parse
 
-from openrlhf_stare import train_ray
-from openrlhf_stare.actor_group import worker
+from openrlhf_stare import train_ray, worker
 from openrlhf_stare.driver import checks, resources
 
 worker.install()

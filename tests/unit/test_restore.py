@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_stare import StareConfig, StareController
-from openrlhf_stare.actor_group import worker
+from openrlhf_stare import StareConfig, StareController, worker
 
 worker.install()
 

@@ -5,7 +5,7 @@ import importlib.metadata
 
 import pytest
 
-from openrlhf_stare.actor_group import worker
+from openrlhf_stare import worker
 from openrlhf_stare.driver import seams
 
 worker.install()

@@ -10,8 +10,7 @@ import pytest
 import torch
 from flag_parser import parse
 
-from openrlhf_stare import tools
-from openrlhf_stare.actor_group import worker
+from openrlhf_stare import tools, worker
 from openrlhf_stare.driver import checks
 
 worker.install()

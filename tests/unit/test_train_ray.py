@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_stare import cpu
-from openrlhf_stare.actor_group import worker
+from openrlhf_stare import cpu, worker
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.train_ray import check_that_it_answers, job_wide
 
@@ -41,7 +40,7 @@ def submit(monkeypatch):
 
 def test_openrlhfs_variables_are_kept_and_ours_added():
     env = job_wide(OPENRLHFS)
-    assert env["worker_process_setup_hook"] == "openrlhf_stare.actor_group.worker.install"
+    assert env["worker_process_setup_hook"] == "openrlhf_stare.worker.install"
     assert env["env_vars"] == {
         "TOKENIZERS_PARALLELISM": "true",
         "NCCL_DEBUG": "WARN",

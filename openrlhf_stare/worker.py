@@ -10,7 +10,8 @@ HOOK = f"{__name__}.install"
 
 def install() -> None:
     """Announce our changes to OpenRLHF in this process. Cheap: none of the modules they change is imported here."""
-    from openrlhf_stare.actor_group import checkpoints, evaluation, experience, ports
+    from openrlhf_stare.actor_group import experience
+    from openrlhf_stare.fixes import checkpoints, evaluation, ports
 
     patch_when_imported("openrlhf.trainer.ppo_utils.samples_generator", experience.deal_evenly)
     patch_when_imported("openrlhf.trainer.ppo_utils.samples_generator", evaluation.use_own_top_p)
