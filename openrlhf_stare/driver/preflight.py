@@ -226,7 +226,7 @@ def _try_file(path: str, name: str, flag: str) -> None:
 
 def _answer() -> None:
     """In the process of `_try_file`: print `ok`, or what is wrong, as the last line."""
-    from openrlhf_stare.actor_group import worker
+    from openrlhf_stare import worker
 
     answer, sys.stdout = sys.stdout, sys.stderr  # the file's own lines are no answer
     worker.install()  # for what the file imports
