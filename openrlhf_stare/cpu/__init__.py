@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import sysconfig
 from types import SimpleNamespace
 
 from openrlhf_stare.options import UsageError
@@ -26,6 +24,10 @@ def environment() -> dict[str, str]:
         # GiB. Without it vLLM budgets from one NUMA node and may refuse to start.
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        # vLLM's engine core runs its worker itself: one process less to start.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        # vLLM's CPU sampler would compile a function with g++ at the first token, and dies where there is none.
+        "TORCH_COMPILE_DISABLE": "1",
     }
     return {name: os.environ.get(name, value) for name, value in defaults.items()}
 
@@ -89,12 +91,9 @@ def install() -> None:
     _installed = True
     from openrlhf_stare.cpu import patches
 
-    # DeepSpeed builds two extensions at first use: it finds ninja in the environment's own folder, activated or not,
-    # and keeps them beside the torch that they are built for.
-    os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-    os.environ.setdefault("TORCH_EXTENSIONS_DIR", os.path.join(sysconfig.get_path("data"), "torch_extensions"))
     patch_when_imported("torch.cuda", patches.answer_for_cuda)
     hold_during_import("openrlhf.models.ring_attn_utils", patches.flash_attn_stand_ins)
+    patch_when_imported("deepspeed.comm.torch", patches.collectives_over_gloo)
     patch_when_imported("openrlhf.utils.deepspeed.deepspeed", patches.strategy_on_cpu)
     patch_when_imported("openrlhf.utils.distributed_util", patches.weight_sync_over_gloo)
     patch_when_imported("openrlhf.trainer.ray.vllm_worker_wrap", patches.receive_weights_on_cpu)

@@ -53,13 +53,13 @@ def flash_attn_stand_ins() -> Iterator[None]:
             del sys.modules[name]
 
 
-def strategy_on_cpu(module: ModuleType) -> None:
-    """OpenRLHF's strategy asks for a "cuda" device mesh and a "cuda" EMA, and ZeRO-3 gathers race over gloo.
+def collectives_over_gloo(module: ModuleType) -> None:
+    """DeepSpeed compiles a C++ extension for collectives in shared memory, which a CPU without a compiler cannot."""
+    module.build_shm_op = lambda: None
 
-    The race is silent: ZeRO-3's coalesced gather waits on the last of its handles only, which is enough on one NCCL
-    stream and not on gloo, so now and then a parameter is read before it has arrived. DeepSpeed's own setting gathers
-    one parameter at a time.
-    """
+
+def strategy_on_cpu(module: ModuleType) -> None:
+    """OpenRLHF's strategy asks for a "cuda" device mesh and a "cuda" EMA, and for what `_config_on_cpu` changes."""
     init_device_mesh = module.init_device_mesh
     module.init_device_mesh = lambda device_type, *args, **kwargs: init_device_mesh("cpu", *args, **kwargs)
 
@@ -71,14 +71,24 @@ def strategy_on_cpu(module: ModuleType) -> None:
     module.DeepspeedStrategy.moving_average = moving_average_on_cpu
 
     for name in ("get_train_ds_config", "get_eval_ds_config"):
-        setattr(module, name, _gathering_in_sequence(getattr(module, name)))
+        setattr(module, name, _config_on_cpu(getattr(module, name)))
 
 
-def _gathering_in_sequence(get_config):
+def _config_on_cpu(get_config):
+    """DeepSpeed's configuration, with ZeRO-3 gathers that do not race and an Adam that needs no compiler.
+
+    The race is silent: ZeRO-3's coalesced gather waits on the last of its handles only, which is enough on one NCCL
+    stream and not on gloo, so now and then a parameter is read before it has arrived. DeepSpeed's own setting gathers
+    one parameter at a time.
+    """
+
     @functools.wraps(get_config)
     def wrapped(*args, **kwargs):
         config = get_config(*args, **kwargs)
         config["zero_optimization"]["stage3_allgather_sequential"] = True
+        if "optimizer" in config:
+            config["optimizer"]["params"]["torch_adam"] = True
+            config["zero_force_ds_cpu_optimizer"] = False  # or DeepSpeed refuses torch's Adam with offloading
         return config
 
     return wrapped

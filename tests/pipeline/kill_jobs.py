@@ -34,7 +34,6 @@ TARGETS = {
     "actor rank": (("ray::PolicyModelActor", "ray::StarePolicyActor"), "an actor rank (PolicyModelActor, process "),
     "engine": (("ray::RolloutRayActor", "ray::StareRolloutActor"), "a vLLM engine (RolloutRayActor, process "),
     "engine core": ("VLLM::EngineCore", "a vLLM engine (RolloutRayActor, process "),
-    "engine worker": ("VLLM::Worker", "a vLLM engine (RolloutRayActor, process "),
     "trainer": ("ray::PPOTrainer", "the trainer (PPOTrainer, process "),
     "driver": (None, ""),
 }

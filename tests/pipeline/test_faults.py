@@ -18,7 +18,7 @@ THREE_STEPS = ["--data.max_samples", "12", "--ckpt.save_steps", "1"]
 @pytest.mark.parametrize(
     "target, shown",
     [
-        ("engine worker", "Loading weights took"),
+        ("engine core", "Loading weights took"),
         ("trainer", ""),  # as soon as it is there: while loading
         ("driver", "Started a local Ray instance"),
     ],

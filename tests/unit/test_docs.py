@@ -5,10 +5,10 @@ import doctest
 import importlib.util
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
-import tomllib
 from flag_parser import OPENRLHF, openrlhf_parser, parse, parser_with_ours
 
 from openrlhf_stare import TpoConfig

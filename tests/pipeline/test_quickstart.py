@@ -1,0 +1,34 @@
+"""A newcomer's first command, on a machine without a compiler: a clone, its installation, a job."""
+
+import os
+import re
+import shutil
+import subprocess
+
+from jobs import ROOT
+
+COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "ninja", "nvcc")
+
+
+def test_a_clone_installs_itself_and_trains_without_a_compiler(tmp_path):
+    clone, compilers = tmp_path / "clone", tmp_path / "compilers"
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, files.split("\0")):
+        if (ROOT / name).exists():  # the working tree's, so that what is not committed yet is tried too
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, clone / name)
+    compilers.mkdir()
+    for name in COMPILERS:  # first on the PATH, each fails
+        (compilers / name).write_text('#!/bin/sh\necho "no compiler here: $0 $*" >&2\nexit 1\n')
+        (compilers / name).chmod(0o755)
+    path = f"{compilers}:{os.environ['PATH']}"
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    environment |= {"PATH": path, "CC": str(compilers / "cc"), "CXX": str(compilers / "c++"), "STEPS": "3"}
+    done = subprocess.run(
+        ["bash", "launch/quickstart.sh"], cwd=clone, env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "install: the cpu stack into .venv" in done.stdout
+    assert re.search(r"^reward +0\.\d+ ", done.stdout, re.M)
+    assert (clone / ".venv/.installed").exists()
+    assert list(clone.glob("runs/quickstart/*/model/config.json"))
