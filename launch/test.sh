@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, then checks the style and runs all tests: launch/test.sh [gpu | pytest arguments]
-# launch/test.sh gpu checks a GPU installation: it runs what needs GPUs, and nothing else.
+# Installs what is missing, then checks the style and runs all tests: launch/test.sh [quick | gpu | pytest arguments]
+# quick runs the unit tests and one real job, for whoever changed a line; gpu what needs GPUs, and nothing else.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -27,9 +27,12 @@ fi
 export RAY_ADDRESS=local HF_HUB_OFFLINE=1
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-if (($#)); then
+if (($#)) && [[ $1 != quick ]]; then
     exec .venv/bin/python -m pytest "$@"
 fi
 # A job of the pipeline keeps two cores busy by itself.
 .venv/bin/python -m pytest --durations=5 --numprocesses=2 --dist=loadfile tests/unit
+if [[ ${1:-} == quick ]]; then
+    exec .venv/bin/python -m pytest tests/pipeline/test_math_job.py
+fi
 exec .venv/bin/python -m pytest --durations=15 tests/distributed tests/pipeline
