@@ -1,4 +1,4 @@
-"""The reward for mathematics, 1 for a right answer and 0 for all else: a file for OpenRLHF's `--reward.remote_url`.
+"""The reward for mathematics, 1 for a right answer and 0 for a wrong one: a file for OpenRLHF's `--reward.remote_url`.
 
 The answer is what the last `\\boxed{…}` of the response holds. math-verify compares it with the label, in a few
 processes that live as long as this one. An answer that hangs or crashes the verifier costs itself only.
@@ -11,16 +11,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import math
 import queue
 import signal
 import subprocess
 import sys
+from bisect import bisect
 from pathlib import Path
 
 import torch
 
 SECONDS = 5.0  # wall-clock time for one answer; most take a few milliseconds
 WORKERS = 4  # verifiers of each rollout actor, started as they are needed
+TAIL = 32  # letters of a prompt by which its end is known
 
 if importlib.util.find_spec("math_verify") is None:
     raise ModuleNotFoundError('math-verify is not installed: pip install "openrlhf-stare[math]"', name="math_verify")
@@ -46,9 +49,30 @@ def last_boxed(text: str) -> str | None:
     return None
 
 
+def response_of(query: str, prompt: str) -> str | None:
+    """The part of the query below the prompt; None: where the prompt ends is not known.
+
+    A query may begin in another way than its prompt: with a start token, decoded to another text, or cut on the left.
+    Then the longest end of the prompt that is in it counts.
+    """
+    if prompt in query:
+        return query.partition(prompt)[2] if prompt else query
+    start = bisect(range(len(prompt)), False, key=lambda start: prompt[start:] in query)
+    if len(prompt) - start < TAIL:
+        return None
+    # The last place, since a worked example in the prompt may end as the prompt does.
+    return query.rpartition(prompt[start:])[2]
+
+
+def text_of(label: object) -> str | None:
+    """The label as text; None: it is missing, or the NaN that stands for a missing one in a table."""
+    text = "" if label is None else str(label).strip()
+    return None if text.lower() in ("", "nan") else text
+
+
 def is_right(label: str, answer: str) -> bool | None:
     """Whether the answer equals the label; None: the verifier hung or crashed over it, which is logged."""
-    if answer == label.strip():
+    if answer == label:
         return True
     worker = _idle.get()
     try:
@@ -73,21 +97,25 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> di
 
     Args:
         queries: the decoded prompts with their responses, special tokens included.
-        prompts: the prompts alone. One that decodes to another text is judged with its response, whose `\\boxed{…}`
-            is still the last.
+        prompts: the prompts alone. A box in the prompt is no answer; if the prompt's end is not found in the query,
+            there is none.
         labels: the right answers, as LaTeX or plain text.
 
     Returns:
-        `rewards` and `scores`, which dynamic filtering reads: 0 or 1 for each query. `extra_logs` has two more
-        figures, which OpenRLHF logs as means over the responses: `boxed`, whether there is an answer, and
-        `verifier_failed`, whether the verifier hung or crashed over it.
+        `rewards`: 1 or 0 for each query, NaN if its label is missing, which leaves the response out of training.
+        `scores`, which dynamic filtering reads: the same with 0 for NaN. `extra_logs` has two more figures, which
+        OpenRLHF logs as means over the responses: `boxed`, whether there is an answer, and `verifier_failed`, whether
+        the verifier hung or crashed over it.
     """
-    answers = [last_boxed(query.removeprefix(prompt)) for query, prompt in zip(queries, prompts, strict=True)]
+    responses = [response_of(query, prompt) for query, prompt in zip(queries, prompts, strict=True)]
+    answers = [None if response is None else last_boxed(response) for response in responses]
+    rights = [text_of(label) for label in labels]
     verdicts = [
-        False if answer is None else is_right(str(label), answer)
-        for answer, label in zip(answers, labels, strict=True)
+        False if answer is None or right is None else is_right(right, answer)
+        for answer, right in zip(answers, rights, strict=True)
     ]
-    rewards = torch.tensor([float(verdict is True) for verdict in verdicts])
+    scores = torch.tensor([float(verdict is True) for verdict in verdicts])
+    rewards = scores.masked_fill(torch.tensor([right is None for right in rights]), math.nan)
     boxed = torch.tensor([float(answer is not None) for answer in answers])
     failed = torch.tensor([float(verdict is None) for verdict in verdicts])
-    return {"rewards": rewards, "scores": rewards, "extra_logs": {"boxed": boxed, "verifier_failed": failed}}
+    return {"rewards": rewards, "scores": scores, "extra_logs": {"boxed": boxed, "verifier_failed": failed}}

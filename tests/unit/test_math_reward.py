@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import math
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from answer_pairs import PAIRS
 
 REWARD = Path(__file__).parents[2] / "openrlhf_stare" / "rewards" / "math_reward.py"
 PROMPT = "What is it? Put the final answer within \\boxed{}.\n"
@@ -102,10 +104,72 @@ def test_without_an_answer_in_a_box(math_reward, response):
     assert reward(math_reward, response, "42") == {"reward": 0, "boxed": 0, "verifier_failed": 0}
 
 
-def test_a_prompt_that_decodes_to_another_text_does_not_answer(math_reward):
-    for response, right in (("so 42", 0), ("so \\boxed{42}", 1)):
-        given = math_reward.reward_func([f"<s> {PROMPT}{response}"], [PROMPT], ["42"])
-        assert given["rewards"].item() == right and given["extra_logs"]["boxed"].item() == right
+@pytest.mark.parametrize("kind", PAIRS)
+def test_the_table_of_answers(math_reward, kind):
+    found = [
+        (label, answer, right)
+        for label, *answers in PAIRS[kind]
+        for right, group in zip((True, False), answers, strict=True)
+        for answer in group
+        if reward(math_reward, f"\\boxed{{{answer}}}", label) != {"reward": right, "boxed": 1, "verifier_failed": 0}
+    ]
+    assert found == []
+
+
+def test_the_table_is_long_enough_and_both_verdicts_are_in_it():
+    right = [(label, answer) for rows in PAIRS.values() for label, answers, _ in rows for answer in answers]
+    wrong = [(label, answer) for rows in PAIRS.values() for label, _, answers in rows for answer in answers]
+    assert len(right) >= 200 and len(wrong) >= 200
+    assert len(right + wrong) == len(set(right + wrong))
+    # In some pairs the order matters: "5" is right where "5\\%" is asked for, and not the other way round.
+    assert len([pair for pair in right if pair[::-1] in wrong]) >= 3
+
+
+# Which part of a query is the response
+
+FILLED = "Example: \\boxed{7}. Now you: what is 3 + 4? Put the final answer within \\boxed{}.\n"
+
+
+@pytest.mark.parametrize("head", ["", "<s>", "<s> "], ids=repr)
+@pytest.mark.parametrize("cut", [0, 5, 25], ids="cut {}".format)
+@pytest.mark.parametrize("response, given", [("so 7", (0, 0)), ("so \\boxed{7}", (1, 1)), ("\\boxed{8}", (0, 1))])
+def test_a_box_in_the_prompt_is_no_answer(math_reward, head, cut, response, given):
+    query = head + FILLED[cut:] + response
+    found = math_reward.reward_func([query], [FILLED], ["7"])
+    assert (found["rewards"].item(), found["extra_logs"]["boxed"].item()) == given
+
+
+@pytest.mark.parametrize("response, given", [("so 7", (0, 0)), ("so \\boxed{7}", (1, 1))])
+def test_a_prompt_that_decodes_to_another_text_is_known_by_its_end(math_reward, response, given):
+    found = math_reward.reward_func([FILLED.replace("Example: ", "Example : ") + response], [FILLED], ["7"])
+    assert (found["rewards"].item(), found["extra_logs"]["boxed"].item()) == given
+
+
+def test_the_end_of_a_prompt_is_not_taken_for_that_of_its_examples(math_reward):
+    ask = " Put the final answer within \\boxed{}.\n"
+    prompt = f"3 + 4?{ask}\\boxed{{7}}\n2 + 5?{ask}"
+    for response, right in (("so 7", 0), ("so \\boxed{7}", 1)):
+        found = math_reward.reward_func([prompt[4:].replace("2 +", "2+") + response], [prompt], ["7"])
+        assert found["rewards"].item() == right
+
+
+def test_where_the_prompt_is_not_found_there_is_no_answer(math_reward):
+    query = "Now you: what's 3 + 4? Within \\boxed{7}!\n\\boxed{7}"
+    for prompt in (FILLED, "12="):
+        found = math_reward.reward_func([query], [prompt], ["7"])
+        assert found["rewards"].item() == found["extra_logs"]["boxed"].item() == 0
+
+
+@pytest.mark.parametrize("label", [None, math.nan, "", " ", "nan", "NaN"], ids=repr)
+def test_a_missing_label_gives_no_reward(math_reward, label):
+    answers = [str(label), "nan", "None", "7"]
+    queries = [PROMPT + (f"\\boxed{{{answer}}}" if answer.strip() else "") for answer in answers]
+    given = math_reward.reward_func(queries, [PROMPT] * 4, [label] * 4)
+    assert given["rewards"].isnan().all() and given["scores"].tolist() == [0.0] * 4
+
+
+def test_a_label_that_is_a_number_is_read(math_reward):
+    assert reward(math_reward, "\\boxed{7}", 7) == {"reward": 1, "boxed": 1, "verifier_failed": 0}
 
 
 def test_the_verifier_has_no_torch(math_reward):
