@@ -36,22 +36,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from openrlhf_stare import methods
+from openrlhf_stare.algorithms.control import EntropyControl, Strength
 from openrlhf_stare.options import Options, UsageError
-
-
-@dataclass(frozen=True)
-class Strength:
-    """A number of a method that the controller sets once a rollout.
-
-    At `neutral` the loss is OpenRLHF's, bit for bit; `start` is the published value; `bound`, on the other side of
-    `start`, is as far as the controller may go. On the scale "log" it goes there in equal ratios, else in equal steps.
-    """
-
-    name: str
-    neutral: float
-    start: float
-    bound: float
-    scale: str = "linear"
 
 
 @dataclass(frozen=True)
@@ -76,12 +62,14 @@ class Method:
     Attributes:
         Options: the dataclass of the options that become `--NAME.OPTION`.
         needs_entropy: whether `Tokens.entropies` is wanted; the training pass then computes entropies.
+        control: the published ones of the controller's options, where they are not `EntropyControl`'s defaults.
         options: an instance of `Options`.
         clip_range: the ε's of the surrogate, below and above a ratio of 1.
     """
 
     Options: ClassVar[type[Options]] = Options
     needs_entropy: ClassVar[bool] = False
+    control: ClassVar[dict[str, object]] = {"schedule": "open"}
 
     def __init__(self, options: Options | None = None, clip_range: tuple[float, float] = (0.2, 0.2)) -> None:
         self.options = self.Options() if options is None else options
@@ -120,6 +108,15 @@ class Method:
     def entropy_coefficient(self) -> float | None:
         """OpenRLHF's `--actor.entropy_coef` for this `fit`; None leaves the user's."""
         return None
+
+
+def entropy_control(method: type[Method], given: dict[str, object]) -> EntropyControl:
+    """The controller's options for a method: those `given`, then the method's own, then the defaults.
+
+    Raises:
+        ValueError: see `EntropyControl`.
+    """
+    return EntropyControl(**method.control | given)
 
 
 # ── the registry: a file of this folder is a method ──
