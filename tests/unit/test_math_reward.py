@@ -127,7 +127,7 @@ def test_the_table_is_long_enough_and_both_verdicts_are_in_it():
 
 # Which part of a query is the response
 
-FILLED = "Example: \\boxed{7}. Now you: what is 3 + 4? Put the final answer within \\boxed{}.\n"
+FILLED = "Put the answer within \\boxed{}. Example: 2 + 5 is \\boxed{7}. Now you: what is 3 + 4?\n"
 
 
 @pytest.mark.parametrize("head", ["", "<s>", "<s> "], ids=repr)
@@ -141,14 +141,14 @@ def test_a_box_in_the_prompt_is_no_answer(math_reward, head, cut, response, give
 
 @pytest.mark.parametrize("response, given", [("so 7", (0, 0)), ("so \\boxed{7}", (1, 1))])
 def test_a_prompt_that_decodes_to_another_text_is_known_by_its_end(math_reward, response, given):
-    found = math_reward.reward_func([FILLED.replace("Example: ", "Example : ") + response], [FILLED], ["7"])
+    found = math_reward.reward_func([FILLED.replace("the answer", " the answer") + response], [FILLED], ["7"])
     assert (found["rewards"].item(), found["extra_logs"]["boxed"].item()) == given
 
 
 def test_the_end_of_a_prompt_is_not_taken_for_that_of_its_examples(math_reward):
-    ask = " Put the final answer within \\boxed{}.\n"
+    ask = " Put a box around the final answer.\n"
     prompt = f"3 + 4?{ask}\\boxed{{7}}\n2 + 5?{ask}"
-    for response, right in (("so 7", 0), ("so \\boxed{7}", 1)):
+    for response, right in (("so 7", 0), ("so \\boxed{7}", 1)):  # the prompt's last box is right
         found = math_reward.reward_func([prompt[4:].replace("2 +", "2+") + response], [prompt], ["7"])
         assert found["rewards"].item() == right
 
