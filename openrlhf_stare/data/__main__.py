@@ -58,6 +58,7 @@ def main(words: list[str] | None = None) -> None:
     args = parser.parse_args(words)
     try:
         sources = _sources(args.sources)
+        _check_that_none_is_overwritten(sources, args.out)
         args.out.mkdir(parents=True, exist_ok=True)
         files, counts = prepare(sources, TEMPLATES[args.template])
         for name, rows in files.items():
@@ -80,9 +81,7 @@ def prepare(sources: dict[str, Path | None], template: str) -> tuple[dict[str, l
     """
     evaluation = [name for name in sources if SOURCES[name].evaluation]
     training = [name for name in sources if name not in evaluation]
-    files: dict[str, list[dict]] = {name: [] for name in evaluation}
-    if training:
-        files[TRAIN] = []
+    files: dict[str, list[dict]] = {name: [] for name in _files(sources)}
     counts = {name: Counts() for name in [*evaluation, *training]}
 
     # Evaluation sets stay as they are published, with any problem that is in two of them.
@@ -132,6 +131,19 @@ def _sources(words: list[str]) -> dict[str, Path | None]:
             raise DataError(f"{name} is given twice: give it once")
         sources[name] = Path(file) if local else None
     return sources
+
+
+def _files(sources: dict[str, Path | None]) -> list[str]:
+    """The files that come of these sources, without their ending."""
+    evaluation = [name for name in sources if SOURCES[name].evaluation]
+    return evaluation if len(evaluation) == len(sources) else [*evaluation, TRAIN]
+
+
+def _check_that_none_is_overwritten(sources: dict[str, Path | None], out: Path) -> None:
+    written = [out / f"{name}.jsonl" for name in _files(sources)]
+    for name, file in sources.items():
+        if file and any(path.exists() and file.exists() and path.samefile(file) for path in written):
+            raise DataError(f"{name}={file} would be overwritten: give --out another folder")
 
 
 def _report(counts: dict[str, Counts], out: Path) -> str:

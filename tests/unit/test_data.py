@@ -1,9 +1,11 @@
 """`python -m openrlhf_stare.data`: from files with each data set's columns to what OpenRLHF reads."""
 
 import json
+import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -109,7 +111,15 @@ def test_the_hub_is_asked_for_name_configuration_and_split(monkeypatch):
 
 @pytest.mark.parametrize(
     "answer, label",
-    [(None, ""), ("  ", ""), (34, "34"), (" $3$ ", "3"), ("$2$, $3$", "$2$, $3$"), ("1e-5", "1 \\times 10^{-5}")],
+    [
+        (None, ""),
+        (math.nan, ""),
+        ("  ", ""),
+        (34, "34"),
+        (" $3$ ", "3"),
+        ("$2$, $3$", "$2$, $3$"),
+        ("1e-5", "1 \\times 10^{-5}"),
+    ],
 )
 def test_labels(answer, label):
     assert sources.label(answer) == label
@@ -232,7 +242,8 @@ def test_openrlhf_reads_the_files(tmp_path):
         (["aime24={here}/a.csv"], "ends in none of .parquet, .jsonl"),
         (["aime24={here}/columns.jsonl"], "row 0 of {here}/columns.jsonl, with the columns question, answer, is not"),
         (["skywork={here}/skywork.jsonl"], "is not laid out as skywork on the Hub, Skywork/Skywork-OR1-RL-Data"),
-        (["aime24={here}/broken.jsonl"], "broken.jsonl cannot be loaded"),
+        (["aime24={here}/broken.jsonl"], "row 1 of {here}/broken.jsonl is no JSON (JSONDecodeError: "),
+        (["aime24={here}/broken.parquet"], "{here}/broken.parquet cannot be loaded (ArrowInvalid: "),
         (["aime24={here}/empty.jsonl"], "aime24.jsonl would be empty"),
     ],
 )
@@ -240,7 +251,8 @@ def test_bad_input_ends_with_one_sentence(words, sentence, tmp_path, capsys):
     (tmp_path / "a.csv").write_text("problem,answer\n")
     write(tmp_path / "columns.jsonl", [{"question": "?", "answer": "1"}])
     write(tmp_path / "skywork.jsonl", [verl_row("?", "not json")])
-    (tmp_path / "broken.jsonl").write_text('{"problem": "Find')
+    (tmp_path / "broken.jsonl").write_text('{"problem": "Find", "answer": "1"}\n{"problem": "Find')
+    (tmp_path / "broken.parquet").write_text("no parquet")
     problem_file(tmp_path / "empty.jsonl", ("?", ""))
     with pytest.raises(SystemExit) as ended:
         __main__.main([*(word.format(here=tmp_path) for word in words), "--out", str(tmp_path / "out")])
@@ -248,6 +260,86 @@ def test_bad_input_ends_with_one_sentence(words, sentence, tmp_path, capsys):
     (said,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert said.startswith("data: ") and sentence.format(here=tmp_path) in said
     assert not list((tmp_path / "out").glob("*"))
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "name, line, reason",
+    [
+        ("aime24", b'{"problem": 5, "answer": "1"}', "TypeError: the problem is no text but 5"),
+        ("aime24", b'{"problem": ["a"], "answer": "1"}', "TypeError: the problem is no text but ['a']"),
+        ("aime24", b'{"problem": "?", "answer": ["1"]}', "TypeError: the answer is neither text nor a number"),
+        ("aime24", b'{"problem": "?", "answer": true}', "TypeError: the answer is neither text nor a number"),
+        ("aime24", b'{"problem": "\xff\xfe", "answer": "1"}', "UnicodeDecodeError: "),
+        ("aime24", b'{"problem": %s}' % DEEP.encode(), "RecursionError: "),
+        ("aime24", b"null", "TypeError: "),
+        ("aime24", b"[1]", "TypeError: "),
+        ("dapo", json.dumps(verl_row(None, "1")).encode(), "TypeError: the prompt's content is no text but None"),
+        ("dapo", b'{"prompt": []}', "IndexError: "),
+        ("skywork", json.dumps(verl_row("?", '"57"')).encode(), "TypeError: the answers are no list but '57'"),
+        ("skywork", json.dumps(verl_row("?", '"12"')).encode(), "TypeError: the answers are no list but '12'"),
+        ("skywork", json.dumps(verl_row("?", "57")).encode(), "TypeError: the answers are no list but 57"),
+        ("skywork", json.dumps(verl_row("?", DEEP)).encode(), "RecursionError: "),
+        ("olympiad", b'{"question": "?", "context": null, "final_answer": "12"}', "are no list but '12'"),
+    ],
+)  # fmt: skip
+def test_a_row_that_is_not_as_it_should_be_is_named(name, line, reason, tmp_path, capsys):
+    file = write(tmp_path / "rows.jsonl", [LAYOUTS[name][0]] * 2)
+    with open(file, "ab") as rows:
+        rows.write(line + b"\n")
+    with pytest.raises(SystemExit) as ended:
+        __main__.main([f"{name}={file}", "--out", str(tmp_path / "out")])
+    assert ended.value.code == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"data: row 2 of {file}") and reason in said and len(said) < 1000
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_a_row_of_a_parquet_file_is_named_too(tmp_path, capsys):
+    import pyarrow
+    import pyarrow.parquet
+
+    problems = pyarrow.array([b"fine", b"\xff"]).cast(pyarrow.binary()).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"problem": problems, "answer": ["1", "2"]}), tmp_path / "a.parquet")
+    with pytest.raises(SystemExit):
+        __main__.main([f"aime24={tmp_path}/a.parquet", "--out", str(tmp_path / "out")])
+    assert capsys.readouterr().err.startswith(f"data: row 1 of {tmp_path}/a.parquet is not laid out as aime24")
+
+
+@pytest.mark.parametrize("place", ["aime24.jsonl", "train.jsonl", "../here/aime24.jsonl", "link.jsonl"])
+def test_a_source_is_not_overwritten(place, tmp_path, monkeypatch, capsys):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    file = problem_file(Path("train.jsonl" if place == "train.jsonl" else "aime24.jsonl"), ("One?", "1"))
+    Path("link.jsonl").symlink_to(file)
+    before = file.read_bytes()
+    name = "deepscaler" if place == "train.jsonl" else "aime24"
+    with pytest.raises(SystemExit) as ended:
+        __main__.main([f"{name}={place}", "--out", "."])
+    assert ended.value.code == 2 and file.read_bytes() == before
+    assert capsys.readouterr().err == f"data: {name}={place} would be overwritten: give --out another folder\n"
+
+
+@pytest.mark.parametrize("name", ["a*.jsonl", "a?.jsonl", "[ab].jsonl"])
+def test_a_name_is_a_name_and_no_pattern(name, tmp_path):
+    problem_file(tmp_path / "ab.jsonl", ("Other?", "2")), problem_file(tmp_path / "a.jsonl", ("Other?", "2"))
+    file = problem_file(tmp_path / name, ("One?", "1"))
+    assert list(sources.read("aime24", file)) == [("One?", "1")]
+
+
+def test_a_json_file_holds_a_list_of_rows(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([{"problem": "One?", "answer": 1}], indent=1))
+    assert list(sources.read("aime24", tmp_path / "a.json")) == [("One?", "1")]
+
+
+def test_a_long_problem_of_dapo_is_read_at_once(tmp_path):
+    problem = "Solve the following math problem" + "\n\nx" * 100_000
+    file = write(tmp_path / "dapo.jsonl", [verl_row(problem, "1")])
+    start = time.process_time()
+    assert list(sources.read("dapo", file)) == [(problem, "1")]
+    assert time.process_time() - start < 2  # 0.01 s; a pattern that tries each pair of places takes hours
 
 
 def test_a_hub_out_of_reach_is_one_sentence(tmp_path):
