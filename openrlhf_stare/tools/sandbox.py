@@ -17,7 +17,7 @@ import platform
 import selectors
 import shutil
 import signal
-import struct
+import site
 import subprocess
 import sys
 import tempfile
@@ -27,9 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_stare.tools.config import ToolConfig
+from openrlhf_stare.tools.system_calls import ARCHITECTURES, call_filter
 
 NOBODY = "65534"
 SCRATCH_BYTES = 16 * 2**20
+SCRATCH_FILES = 4096
 THREADS, OPEN_FILES = 32, 64
 # Libraries would start a thread for each core.
 ENVIRONMENT = {"HOME": "/scratch", "TMPDIR": "/scratch", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -39,17 +41,25 @@ ENVIRONMENT = {"HOME": "/scratch", "TMPDIR": "/scratch", "OMP_NUM_THREADS": "1",
 START = """
 import os, resource, sys
 for name, soft_and_hard in {limits}.items():
-    resource.setrlimit(getattr(resource, "RLIMIT_" + name), soft_and_hard)
+    for process in {processes}:
+        resource.prlimit(process, getattr(resource, "RLIMIT_" + name), soft_and_hard)
+{in_sandbox}
 os.execv(sys.executable, [sys.executable, "-I", "-B", "-u", "-X", "utf8", {program!r}])
 """
-
-# For each machine its AUDIT_ARCH, then numbers of system calls: clone; clone3; those that are refused. They are
-# fork and vfork (where there are such), shmget, msgget, memfd_create, memfd_secret (memory that no limit of a process
-# counts), ptrace, add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd and io_uring_setup.
-SYSTEM_CALLS = {
-    "x86_64": (0xC000003E, 56, 435, (57, 58, 29, 68, 319, 447, 101, 248, 249, 250, 298, 321, 323, 425)),
-    "aarch64": (0xC00000B7, 220, 435, (194, 186, 279, 447, 117, 217, 218, 219, 241, 280, 282, 425)),
-}
+# bubblewrap has no option for the number of files, so it leaves the right to set it (CAP_SYS_ADMIN) to this
+# interpreter, which gives it up: without ambient capabilities a user who is not root has none after execv.
+IN_SANDBOX = f"""
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+remount, no_suid, no_devices, ambient_capabilities, clear_all = 32, 2, 4, 47, 4
+limits = b"size={SCRATCH_BYTES},nr_inodes={SCRATCH_FILES}"
+if libc.mount(b"", b"/scratch", b"", remount | no_suid | no_devices, limits) != 0:
+    raise OSError(ctypes.get_errno(), "/scratch cannot be limited")
+if libc.prctl(ambient_capabilities, clear_all, 0, 0, 0) != 0:
+    raise OSError(ctypes.get_errno(), "capabilities cannot be given up")
+"""
+# Where memory runs out, the kernel kills processes with this mark first. It takes no privilege.
+KILLED_FIRST = '{ echo 1000 > /proc/self/oom_score_adj; } 2> /dev/null; exec "$@"'
 
 
 class SandboxMissing(RuntimeError):
@@ -77,9 +87,9 @@ def check(config: ToolConfig) -> None:
     """
     if config.run_model_code_without_sandbox:
         return
-    if platform.machine() not in SYSTEM_CALLS:
+    if platform.machine() not in ARCHITECTURES:
         raise SandboxMissing(
-            f"the Python tool's filter of system calls is for {' and '.join(SYSTEM_CALLS)}, not for "
+            f"the Python tool's filter of system calls is for {' and '.join(ARCHITECTURES)}, not for "
             f"{platform.machine()}: run the job on such machines"
         )
     if shutil.which("bwrap") is None:
@@ -105,14 +115,18 @@ def run(code: str, config: ToolConfig) -> Outcome:
     limits = {"AS": (memory, memory), "FSIZE": (SCRATCH_BYTES, SCRATCH_BYTES), "NOFILE": (OPEN_FILES, OPEN_FILES)}
     # A program that goes on after the signal of the first limit is killed at the second.
     limits |= {"CPU": (config.seconds, config.seconds + 1), "MSGQUEUE": (0, 0), "CORE": (0, 0)}
+    limits |= {"MEMLOCK": (0, 0), "SIGPENDING": (THREADS, THREADS)}
     if config.run_model_code_without_sandbox:
         with tempfile.TemporaryDirectory() as folder:
             program = Path(folder, "program.py")
             program.write_bytes(source)
-            return _watch(_python(limits, str(program)), config, cwd=folder)
-    with _in_memory(source) as program, _in_memory(_system_call_filter()) as call_filter:
-        command = _bubblewrap(program, call_filter) + _python({**limits, "NPROC": (THREADS, THREADS)}, "/program.py")
-        return _watch(command, config, pass_fds=(program, call_filter))
+            return _watch(_python(str(program), limits), config, cwd=folder)
+    with _in_memory(source) as program, _in_memory(call_filter(platform.machine())) as system_calls:
+        limits["NPROC"] = (THREADS, THREADS)
+        command = ["/bin/sh", "-c", KILLED_FIRST, "sh", *_bubblewrap(program, system_calls)]
+        # The sandbox's first process is bubblewrap's own.
+        command += _python("/program.py", limits, processes=(1, 0), in_sandbox=IN_SANDBOX)
+        return _watch(command, config, pass_fds=(program, system_calls))
 
 
 def _watch(command: list[str], config: ToolConfig, **options) -> Outcome:
@@ -150,27 +164,33 @@ def _watch(command: list[str], config: ToolConfig, **options) -> Outcome:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     text = output.decode("utf-8", "replace")
+    # bubblewrap tells of the program's signal as shells do, and may be killed with it when memory runs out.
+    killed_by = -process.returncode if process.returncode < 0 else process.returncode - 128
     if len(text) > config.output_chars:
         text, note = text[: config.output_chars], f"output cut after {config.output_chars} characters"
-    elif note is None and process.returncode == 128 + signal.SIGXCPU:
+    elif note is None and killed_by == signal.SIGXCPU:
         note = f"stopped after {config.seconds} seconds of processor time"
-    elif note is None and process.returncode > 128:
-        note = f"killed by signal {process.returncode - 128}"
+    elif note is None and killed_by > 0:
+        note = f"killed by signal {killed_by}"
     if note is None:
         return Outcome(text, failed=process.returncode != 0)
     return Outcome(f"{text}\n[{note}]\n".lstrip("\n"), failed=True)
 
 
-def _bubblewrap(program: int, call_filter: int) -> list[str]:
+def _bubblewrap(program: int, system_calls: int) -> list[str]:
     """The command that runs what comes after it in the sandbox. The files' contents are given as open files."""
     bwrap = shutil.which("bwrap")
     view = _read_only_view()
-    sandbox = [bwrap, "--unshare-user", "--unshare-all", "--disable-userns", "--uid", NOBODY, "--gid", NOBODY]
-    sandbox += ["--cap-drop", "ALL", "--hostname", "sandbox", "--new-session", "--die-with-parent"]
+    sandbox = [bwrap, "--unshare-user", "--unshare-all", "--uid", NOBODY, "--gid", NOBODY]
+    sandbox += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--hostname", "sandbox"]
+    sandbox += ["--new-session", "--die-with-parent", "--clearenv"]
     sandbox += [word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)]
-    sandbox += [*view, "--ro-bind-data", str(program), "/program.py", "--dev-bind", "/dev/null", "/dev/null"]
+    sandbox += view
+    if sys.executable != os.path.realpath(sys.executable):
+        sandbox += [*_parents(sys.executable), "--symlink", os.path.realpath(sys.executable), sys.executable]
+    sandbox += ["--ro-bind-data", str(program), "/program.py", "--dev-bind", "/dev/null", "/dev/null"]
     sandbox += ["--size", str(SCRATCH_BYTES), "--tmpfs", "/scratch", "--remount-ro", "/", "--chdir", "/scratch"]
-    sandbox += ["--seccomp", str(call_filter)]
+    sandbox += ["--seccomp", str(system_calls)]
     if os.geteuid() != 0:
         return sandbox
     # Root becomes a user without privileges first. That user may be kept out of the folder in which Python lies
@@ -182,45 +202,28 @@ def _bubblewrap(program: int, call_filter: int) -> list[str]:
 
 
 def _read_only_view() -> list[str]:
-    """bubblewrap's arguments for this Python and the system's libraries, each at its own place."""
+    """bubblewrap's arguments for this Python and its and the system's libraries, each at its own place."""
+    python = os.path.realpath(sys.executable)
+    prefixes = (sys.base_prefix, str(Path(python).parents[1]), sys.prefix)
+    places = {"/usr/lib", "/usr/lib64", "/lib", "/lib64", *site.getsitepackages(), python}
+    places |= {os.path.join(prefix, name) for prefix in prefixes for name in ("lib", "lib64", "pyvenv.cfg")}
     view = []
-    folders = ["/usr/lib", "/usr/lib64", sys.base_prefix, str(Path(sys.executable).resolve().parents[1]), sys.prefix]
-    for folder in ("/lib", "/lib64"):
-        if os.path.islink(folder):
-            view += ["--symlink", os.readlink(folder), folder]
-        else:
-            folders.append(folder)
-    for folder in filter(os.path.isdir, dict.fromkeys(folders)):
-        # The parents that bubblewrap makes by itself would be root's alone.
-        for parent in reversed(Path(folder).parents[:-1]):
-            view += ["--dir", str(parent)]
-        view += ["--ro-bind", folder, folder]
+    for place in sorted(filter(os.path.exists, places)):
+        view += [*_parents(place), "--ro-bind", place, place]
     return view
 
 
-def _python(limits: dict[str, tuple[int, int]], program: str) -> list[str]:
-    return [sys.executable, "-I", "-S", "-c", START.format(limits=limits, program=program)]
+def _parents(place: str) -> list[str]:
+    """bubblewrap's arguments for the folders above a place. Those that it makes by itself would be root's alone."""
+    return [word for parent in reversed(Path(place).parents[:-1]) for word in ("--dir", str(parent))]
 
 
-def _system_call_filter() -> bytes:
-    """A seccomp filter in the kernel's own form: a classic BPF program over the number and arguments of a call."""
-    arch, clone, clone3, refused = SYSTEM_CALLS[platform.machine()]
-    load, equal, at_least, any_bit, end = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF's instructions
-    number_at, arch_at, argument_at = 0, 4, 16  # in the kernel's struct seccomp_data
-    kill, allow, error = 0x80000000, 0x7FFF0000, 0x00050000
-    other_numbers = 0x40000000  # the calls of the x32 ABI
-    not_permitted, no_such_call, clone_thread = 1, 38, 0x10000
-
-    # (instruction, how many to skip if it holds, how many if not, operand)
-    program = [(load, 0, 0, arch_at), (equal, 1, 0, arch), (end, 0, 0, kill), (load, 0, 0, number_at)]
-    program += [(at_least, 0, 1, other_numbers), (end, 0, 0, kill)]
-    # clone3 keeps its flags where no filter sees them. Without it the C library falls back on clone.
-    program += [(equal, 0, 1, clone3), (end, 0, 0, error | no_such_call)]
-    for number in refused:
-        program += [(equal, 0, 1, number), (end, 0, 0, error | not_permitted)]
-    program += [(equal, 1, 0, clone), (end, 0, 0, allow), (load, 0, 0, argument_at)]
-    program += [(any_bit, 0, 1, clone_thread), (end, 0, 0, allow), (end, 0, 0, error | not_permitted)]
-    return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
+def _python(
+    program: str, limits: dict[str, tuple[int, int]], processes: tuple[int, ...] = (0,), in_sandbox: str = ""
+) -> list[str]:
+    """The command that runs the program under the limits; 0 is the process itself."""
+    start = START.format(program=program, limits=limits, processes=processes, in_sandbox=in_sandbox)
+    return [sys.executable, "-I", "-S", "-c", start]
 
 
 @contextlib.contextmanager

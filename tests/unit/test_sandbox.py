@@ -1,22 +1,26 @@
 """Programs that try to break out of the Python tool's sandbox, to use up the machine or to stay."""
 
+import errno
 import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
 
 import pytest
 
-from openrlhf_stare.tools import sandbox
+from openrlhf_stare.tools import sandbox, system_calls
 from openrlhf_stare.tools.config import ToolConfig
 from openrlhf_stare.tools.sandbox import Outcome
 
 LIMITS = ToolConfig(seconds=15, memory_mib=256, output_chars=1000)
+COLUMN = list(system_calls.ARCHITECTURES).index(os.uname().machine)  # of the numbers of system calls
 LIBC = """
 import ctypes, os, signal, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -98,11 +102,11 @@ def test_fork_bomb():
 
 
 def test_fork_bomb_below_python():
-    _, clone, clone3, (first, *_) = sandbox.SYSTEM_CALLS[os.uname().machine]
+    clone, clone3 = system_calls.CLONE[COLUMN], system_calls.CLONE3[COLUMN]
     program = f"""
         refused(libc.syscall({clone}, signal.SIGCHLD, 0, 0, 0, 0))
+        refused(libc.syscall({clone}, 0x00010000 | 0x00000800 | 0x00000100, 0, 0, 0, 0))  # a thread, its files its own
         refused(libc.syscall({clone3}, (ctypes.c_uint64 * 11)(), 88))
-        refused(libc.syscall({first}, 0, 1 << 20, 0o1600))
         libc.syscall(0x40000000 + {clone}, signal.SIGCHLD, 0, 0, 0, 0)
     """
     assert run(program, LIBC) == Outcome(f"[killed by signal {signal.SIGSYS.value}]\n", failed=True)
@@ -127,14 +131,113 @@ def test_memory_bomb():
     assert outcome.failed and outcome.output.endswith("MemoryError\n")
 
 
-def test_memory_that_no_process_is_charged_for():
-    program = """
-        refused(libc.shmget(0, 1 << 20, 0o1600))
-        refused(libc.msgget(0, 0o1600))
-        refused(libc.memfd_create(b"hoard", 0))
-        print("refused")
-    """
-    assert run(program, LIBC) == Outcome("refused\n", failed=False)
+def meminfo() -> dict[str, int]:
+    """The host's memory in MiB, by the names of /proc/meminfo."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) >> 10 for line in lines}
+
+
+# Each takes a GiB or more of memory that no limit of a process counts, if it is let.
+MEMORY_BOMBS = {
+    "shared mappings that are written and shrunk": """
+        import mmap
+        hoard = []
+        for _ in range(10):
+            hoard.append(mmap.mmap(-1, 128 << 20))
+            for page in range(0, 128 << 20, 4096):
+                hoard[-1][page] = 1
+            hoard[-1].resize(4096)
+    """,
+    "semaphores": """
+        for _ in range(500):
+            if libc.semget(0, 32_000, 0o1600) == -1:
+                raise OSError
+    """,
+    "System V shared memory": """
+        if libc.shmget(0, 1 << 20, 0o1600) == -1:
+            raise OSError
+    """,
+    "System V messages": """
+        if libc.msgget(0, 0o1600) == -1:
+            raise OSError
+    """,
+    "files of no folder": """
+        if libc.memfd_create(b"hoard", 0) == -1:
+            raise OSError
+    """,
+    "extended attributes": """
+        for name in range(250):
+            open(str(name), "w").close()
+            for attribute in range(60):
+                os.setxattr(str(name), f"user.{attribute}", bytes(1 << 16))
+    """,
+    "symbolic links": """
+        for name in range(700_000):
+            os.symlink("x" * 60, str(name))
+    """,
+    "huge pages in pipes": """
+        import mmap
+        class Piece(ctypes.Structure):
+            _fields_ = [("start", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+        huge, pipes = 2 << 20, []
+        for _ in range(10):
+            pipes.append(os.pipe())
+            for _ in range(12):
+                memory = mmap.mmap(-1, 2 * huge, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                memory.madvise(14)  # MADV_HUGEPAGE
+                start = (ctypes.addressof(ctypes.c_char.from_buffer(memory)) + huge - 1) & -huge
+                ctypes.memset(start, 1, huge)
+                if libc.vmsplice(pipes[-1][1], ctypes.byref(Piece(start, 1)), 1, 0) == -1:
+                    raise OSError
+    """,
+    "asynchronous input and output": f"""
+        for _ in range(1000):
+            if libc.syscall({system_calls.REFUSED["io_setup"][COLUMN]}, 1000, ctypes.byref(ctypes.c_ulong())) == -1:
+                raise OSError
+    """,
+    "letters of one byte in large socket buffers": """
+        import socket
+        hoard = []
+        while True:
+            hoard += socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+            for end in hoard[-2:]:
+                end.setblocking(False)
+                try:
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)
+                except PermissionError:
+                    pass
+                try:
+                    while True:
+                        end.send(b"x")
+                except BlockingIOError:
+                    pass
+    """,
+}
+
+
+@pytest.mark.parametrize("bomb", MEMORY_BOMBS)
+def test_memory_that_no_process_is_charged_for(bomb):
+    requests = Path("/proc/sys/fs/aio-nr")  # asynchronous ones that the whole machine has reserved
+    before, peak, done = (meminfo(), int(requests.read_text())), (0, 0), threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.02):
+            now = meminfo()
+            memory = now["Shmem"] + now["Slab"] - before[0]["Shmem"] - before[0]["Slab"]
+            peak = max(peak[0], memory), max(peak[1], int(requests.read_text()) - before[1])
+
+    program = indent(dedent(MEMORY_BOMBS[bomb]), "    ")
+    program = f"try:\n{program}\nexcept OSError:\n    print('refused')\n"
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        assert run(program, LIBC) == Outcome("refused\n", failed=False)
+    finally:
+        done.set()
+        watcher.join()
+    assert peak[0] <= LIMITS.memory_mib + 100
+    assert peak[1] < 1000
 
 
 def test_filling_the_disk():
@@ -273,6 +376,8 @@ def test_opening_sockets():
             attempt(socket.getaddrinfo, "example.org", 443)
             attempt(socket.socket, socket.AF_INET, socket.SOCK_RAW)
             attempt(socket.socket, socket.AF_PACKET, socket.SOCK_RAW)
+            attempt(socket.socket, socket.AF_VSOCK, socket.SOCK_STREAM)  # of no network namespace
+            attempt(socket.socket, socket.AF_INET, socket.SOCK_STREAM)  # buffers share one limit with the host's
             assert [name for _, name in socket.if_nameindex()] == ["lo"]
             assert socket.gethostname() == "sandbox"
         """
@@ -297,6 +402,28 @@ def test_touching_the_host_s_processes():
         victim.kill()
 
 
+def test_taking_over_the_sandbox_s_first_process():
+    """It is bubblewrap's, so it must be out of reach, and under the program's limits all the same."""
+    number = {name: numbers[COLUMN] for name, numbers in system_calls.REFUSED.items()}
+    program = f"""
+        here = ctypes.create_string_buffer(8)
+        piece = (ctypes.c_size_t * 2)(ctypes.addressof(here), 8)
+        for call, *arguments in (
+            ({number["process_vm_readv"]}, 1, piece, 1, piece, 1, 0),
+            ({number["process_vm_writev"]}, 1, piece, 1, piece, 1, 0),
+            ({number["pidfd_getfd"]}, os.pidfd_open(1), 0, 0),
+            ({number["kcmp"]}, 1, os.getpid(), 1, 0, 0),
+            ({number["ptrace"]}, 16, 1, 0, 0),
+        ):
+            refused(libc.syscall(call, *arguments))
+            assert ctypes.get_errno() == 1, (call, ctypes.get_errno())
+        for name in ("AS", "CPU", "FSIZE", "NOFILE", "NPROC"):
+            limit = getattr(resource, "RLIMIT_" + name)
+            assert resource.prlimit(1, limit) == resource.getrlimit(limit) != (resource.RLIM_INFINITY,) * 2, name
+    """
+    assert run(program, LIBC + ATTEMPTS) == Outcome("", failed=False)
+
+
 def test_gaining_privileges():
     program = """
         assert os.getresuid() == (65534, 65534, 65534) and set(os.getgroups()) <= {65534}
@@ -319,14 +446,75 @@ def test_gaining_privileges():
     assert run(program, LIBC + ATTEMPTS) == Outcome("", failed=False)
 
 
-def test_running_other_programs():
+@pytest.mark.parametrize("prefix", [sys.base_prefix, "/usr"])
+def test_running_other_programs(prefix, monkeypatch):
+    monkeypatch.setattr(sys, "base_prefix", prefix)  # a Python in /usr does not show the programs beside it
     program = """
-        for program in ("/bin/sh", "/bin/su", "/sbin/mount"):
+        for program in ("/bin/sh", "/usr/bin/sh", "/usr/bin/env", "/bin/su", "/sbin/mount", "/usr/sbin/chroot"):
             attempt(os.execv, program, [program])
             attempt(os.posix_spawn, program, [program], {})
         assert os.system("echo out") != 0
+        folder = os.path.dirname(sys.executable)
+        assert all(name.startswith("python") for name in os.listdir(folder)), os.listdir(folder)
+        print("still this program")
     """
-    assert run(program, ATTEMPTS) == Outcome("", failed=False)
+    assert run(program, ATTEMPTS) == Outcome("still this program\n", failed=False)
+
+
+# The filter of system calls
+
+
+def verdict(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
+    """What the kernel would do with a system call: 0 to let it be, -1 to kill the process, or an errno."""
+    call_filter = system_calls.call_filter(machine)
+    instructions = list(struct.iter_unpack("HBBI", call_filter))
+    own = system_calls.ARCHITECTURES[machine] if architecture is None else architecture
+    call = struct.pack("IIQ6Q", number, own, 0, *arguments, *[0] * (6 - len(arguments)))
+    accumulator, at = 0, 0
+    while True:
+        what, if_true, if_false, operand = instructions[at]
+        at += 1
+        if what == system_calls.RETURN:
+            return {0x7FFF: 0, 0x8000: -1}.get(operand >> 16, operand & 0xFFFF)
+        if what == system_calls.LOAD:
+            (accumulator,) = struct.unpack_from("I", call, operand)
+        elif what == system_calls.AND:
+            accumulator &= operand
+        else:
+            holds = {system_calls.EQUAL: accumulator == operand, system_calls.AT_LEAST: accumulator >= operand}[what]
+            at += if_true if holds else if_false
+
+
+@pytest.mark.parametrize(("machine", "column"), [("x86_64", 0), ("aarch64", 1)])
+def test_the_filter_of_each_machine(machine, column):
+    thread = 0x003D0F00  # what the C library's pthread_create asks for
+    clone, clone3, mmap, sock = (
+        numbers[column]
+        for numbers in (system_calls.CLONE, system_calls.CLONE3, system_calls.MMAP, system_calls.SOCKET)
+    )
+    own_files, shared, private, of_no_file, top_half = 0x400, 0x01, 0x02, 0x20, 1 << 32
+    for numbers in system_calls.REFUSED.values():
+        assert numbers[column] is None or verdict(machine, numbers[column]) == errno.EPERM
+    assert verdict(machine, clone, thread) == verdict(machine, clone, thread | top_half) == 0
+    assert verdict(machine, clone, 17) == verdict(machine, clone, thread & ~own_files) == errno.EPERM
+    assert verdict(machine, clone3) == verdict(machine, 463) == verdict(machine, 1000) == errno.ENOSYS
+    assert verdict(machine, 462) == 0
+    assert verdict(machine, 0x40000000) == verdict(machine, 1, architecture=0x40000003) == -1  # x32; 32-bit x86
+    assert verdict(machine, mmap, 0, 4096, 3, shared | of_no_file) == errno.EPERM
+    assert verdict(machine, mmap, 0, 4096, 3, 0x03 | of_no_file | 0x4000 | top_half) == errno.EPERM
+    assert verdict(machine, mmap, 0, 4096, 3, private | of_no_file) == verdict(machine, mmap, 0, 1, 3, shared) == 0
+    assert verdict(machine, sock, socket.AF_UNIX) == verdict(machine, sock, socket.AF_NETLINK) == 0
+    for family in (socket.AF_INET, socket.AF_INET6, socket.AF_VSOCK, socket.AF_ALG, socket.AF_PACKET):
+        assert verdict(machine, sock, family) == errno.EAFNOSUPPORT
+    close_range, option = system_calls.CLOSE_RANGE[column], system_calls.SETSOCKOPT[column]
+    assert verdict(machine, close_range, 3, 9, 0) == 0 != verdict(machine, close_range, 3, 9, 2)
+    assert verdict(machine, option, 3, 1, socket.SO_SNDBUF) == errno.EPERM != verdict(machine, option, 3, 1, 2)
+
+
+def test_on_another_machine_nothing_runs(monkeypatch):
+    monkeypatch.setattr(sandbox.platform, "machine", lambda: "riscv64")
+    with pytest.raises(sandbox.SandboxMissing, match="x86_64 and aarch64, not for riscv64"):
+        sandbox.check(ToolConfig())
 
 
 def test_writing_outside_the_scratch_folder():
