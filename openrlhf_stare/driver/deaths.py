@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray
+import torch
 from ray._private.state import actors
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 
@@ -23,10 +24,25 @@ POLL_SECONDS = 1
 # What Ray's table of actors may lag behind the error that a death caused: an engine ends some seconds after its core,
 # and a whole node's death is told by missed heartbeats.
 LAG_SECONDS, NODE_LAG_SECONDS = 15, 60
+# Errors that no death of another process causes, so nothing is waited for. Broken collectives are RuntimeErrors, and
+# broken connections are taken out by `lag_of`.
+OWN_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    TypeError,
+    ValueError,
+    torch.OutOfMemoryError,
+)
 # A driver that the death reaches ends within this time by itself, with Ray's own traceback.
 GRACE_SECONDS = 15
 
-# Ray knows our two actors by the names of OpenRLHF's classes that they extend.
+# All actors of OpenRLHF. Ray knows ours by the names of the classes that they extend. Any other, such as an agent's
+# environments, may end without harm.
 NAMES = {
     "PolicyModelActor": "an actor rank",
     "CriticModelActor": "a rank of the critic",
@@ -35,6 +51,9 @@ NAMES = {
     "RolloutRayActor": "a vLLM engine",
     "PPOTrainer": "the trainer",
     "PPOTrainerAsync": "the trainer",
+    "TrainingActor": "the trainer",
+    "GenerateSamplesActor": "the sampler",
+    "VLLMLock": "the lock of the vLLM engines",
 }
 # Not deaths: Ray ends an actor that nobody holds any more, or that it was asked to end.
 INTENDED = (ActorDiedErrorContext.OUT_OF_SCOPE, ActorDiedErrorContext.REF_DELETED, ActorDiedErrorContext.RAY_KILL)
@@ -50,7 +69,7 @@ def watched() -> Iterator[None]:
     Raises:
         SystemExit: an actor died.
     """
-    # Ray's waits end with a KeyboardInterrupt alone. Of another signal than Ctrl-C's, which a background job ignores.
+    # Only KeyboardInterrupt breaks Ray's waits. Raise it from SIGUSR1, because background jobs ignore SIGINT.
     signal.signal(signal.SIGUSR1, signal.default_int_handler)
     over = threading.Event()
     watch = threading.Thread(target=_interrupt_a_waiting_driver, args=(over,), daemon=True)
@@ -58,11 +77,7 @@ def watched() -> Iterator[None]:
     try:
         yield
     except (ray.exceptions.RayError, KeyboardInterrupt) as error:
-        if isinstance(error, KeyboardInterrupt):
-            lag = 0
-        else:
-            lag = NODE_LAG_SECONDS if isinstance(error, ray.exceptions.ActorUnavailableError) else LAG_SECONDS
-        deadline = time.monotonic() + lag
+        deadline = time.monotonic() + lag_of(error)
         while not (death := first_death()) and time.monotonic() < deadline:
             time.sleep(0.2)
         if death:
@@ -72,6 +87,16 @@ def watched() -> Iterator[None]:
     finally:
         over.set()
         watch.join()
+
+
+def lag_of(error: BaseException) -> float:
+    """How many seconds after the driver's error Ray may still tell of a death that caused it."""
+    while isinstance(cause := getattr(error, "cause", None), Exception):  # of a task that waited for another task
+        error = cause
+    broken_connection = isinstance(error, (ConnectionError, TimeoutError))
+    if isinstance(error, (KeyboardInterrupt, *OWN_ERRORS)) and not broken_connection:
+        return 0
+    return NODE_LAG_SECONDS if isinstance(error, ray.exceptions.ActorUnavailableError) else LAG_SECONDS
 
 
 def _interrupt_a_waiting_driver(over: threading.Event) -> None:
@@ -85,15 +110,19 @@ def _interrupt_a_waiting_driver(over: threading.Event) -> None:
 
 
 def first_death() -> str | None:
-    """The first death among this job's actors, in one sentence; None if all are alive or were ended on purpose."""
+    """The first death among the job's actors of OpenRLHF, in one sentence.
+
+    None if all are alive or were ended on purpose.
+    """
     job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
     dead = actors(job_id=job, actor_state_name="DEAD").values()
+    dead = [actor for actor in dead if actor["ActorClassName"] in NAMES]
     dead = [actor for actor in dead if actor["DeathCause"].actor_died_error_context.reason not in INTENDED]
     if not dead:
         return None
     actor = min(dead, key=lambda actor: actor["EndTime"])
     name = actor["ActorClassName"]
-    who = f"{NAMES.get(name, 'an actor')} ({name}, process {actor['Pid']} on {actor['Address']['IPAddress']})"
+    who = f"{NAMES[name]} ({name}, process {actor['Pid']} on {actor['Address']['IPAddress']})"
     cause = actor["DeathCause"]
     if cause.HasField("creation_task_failure_context"):
         *_, error = cause.creation_task_failure_context.formatted_exception_string.strip().splitlines()

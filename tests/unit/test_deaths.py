@@ -1,0 +1,46 @@
+"""Which actors' deaths end a job, and which errors may come of one."""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+
+from openrlhf_stare.driver import deaths
+
+OPENRLHF = Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
+
+
+def test_every_actor_class_of_openrlhf_has_a_name_for_the_user():
+    trees = [ast.parse(path.read_text()) for path in OPENRLHF.rglob("*.py")]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    remote = {node.name for node in classes if any("ray.remote" in ast.unparse(d) for d in node.decorator_list)}
+    assert remote and deaths.NAMES.keys() == remote
+
+
+def as_the_driver_sees_it(cause: Exception, calls: int) -> Exception:
+    """The error of a task that failed, or of one that waited for one that waited for it."""
+    for _ in range(calls):
+        cause = ray.exceptions.RayTaskError("fit", "the traceback", cause).as_instanceof_cause()
+    return cause
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("cause", "seconds"),
+    [
+        (FloatingPointError("the policy is not finite"), 0),
+        (ValueError("a reward function's"), 0),
+        (torch.OutOfMemoryError("CUDA out of memory"), 0),
+        (RuntimeError("Connection closed by peer"), deaths.LAG_SECONDS),
+        (OSError("the disk is full"), 0),
+        (ConnectionResetError("reset"), deaths.LAG_SECONDS),
+        (ray.exceptions.ActorDiedError(), deaths.LAG_SECONDS),
+        (ray.exceptions.ActorUnavailableError("its node is gone", None), deaths.NODE_LAG_SECONDS),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_only_an_error_that_a_death_can_cause_is_waited_for(cause, seconds, calls):
+    assert deaths.lag_of(as_the_driver_sees_it(cause, calls)) == seconds
