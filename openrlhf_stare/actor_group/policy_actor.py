@@ -151,7 +151,8 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         try:
             super().save_checkpoint(tag, client_states, metric_value, metric_key)
         except (OSError, RuntimeError) as error:
-            # torch says of a full disk only that it found itself at an unexpected position in the file.
+            if not _is_about_files(error):
+                raise
             path = self.strategy.args.ckpt.path
             free = shutil.disk_usage(path).free / 2**20
             raise OSError(
@@ -164,7 +165,8 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         # The last optimizer step may have broken the policy, which the next log-prob pass would find too late.
         values = [_own_values(parameter) for parameter in self.actor.model.parameters()]
         bad = sum(int((~torch.isfinite(value)).sum()) for value in values)
-        bad = all_reduce_sums([bad], self.dp_group).item()
+        # Over all ranks, as ZeRO-3 shards over all of them: one that found nothing would save and wait for the rest.
+        bad = all_reduce_sums([bad], torch.distributed.group.WORLD).item()
         if bad:
             raise FloatingPointError(
                 f"{bad:.0f} values in the ranks' parameters are not finite, and the checkpoint {tag} was not written: "
@@ -195,6 +197,16 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             )
         if not fresh:
             self.loss.controller.load_state_dict(state["controller"])
+
+
+def _is_about_files(error: Exception) -> bool:
+    """Whether the error of a save is about the disk, and not about memory or another rank.
+
+    Of a full disk torch says in a RuntimeError that its writer (inline_container.cc) is at an unexpected position.
+    """
+    if isinstance(error, OSError):
+        return not isinstance(error, ConnectionError | TimeoutError)
+    return "inline_container.cc" in str(error)
 
 
 def _own_values(parameter: torch.nn.Parameter) -> torch.Tensor:

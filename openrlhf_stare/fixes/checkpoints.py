@@ -3,11 +3,15 @@
 OpenRLHF 0.11.2 deletes old checkpoints before it saves the new one, in an order in which the newest can come first,
 and loads what DeepSpeed's file `latest` names, whole or not. Here rank 0 marks a checkpoint as begun, with an empty
 manifest, before any rank writes to it. When all ranks have written, it puts a list of the files and their sizes in
-place of that. A checkpoint is complete if its list is there and its files have those sizes.
+place of that. Every rank reports the files that it wrote itself, because a node may see those of another late on a
+shared file system. A checkpoint is complete if its list is there and its files have those sizes.
 
 Actor and critic save the same tags side by side, in `_actor` and `_critic` under `--ckpt.path`, and a tag counts only
 if it is complete in both. The newest of these is never deleted, unless the same tag is saved anew, and jobs resume
 from it. As DeepSpeed does, this takes the path to be a folder that all nodes share.
+
+`--ckpt.save_hf` writes the whole model beside each of the actor's checkpoints, and OpenRLHF keeps all of these for
+ever. Here a model goes with its checkpoint.
 """
 
 from __future__ import annotations
@@ -17,10 +21,11 @@ import os
 import shutil
 import time
 import zipfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from unittest.mock import patch
 
 MANIFEST = "manifest.json"
 METRIC = "metric.json"  # OpenRLHF writes it to a checkpoint when all ranks have saved
@@ -45,10 +50,15 @@ def keep_the_newest_complete(module: ModuleType) -> None:
                 self.print(f"Deleted checkpoint {deleted}")
             begin(checkpoint)
         torch.distributed.barrier()  # no rank writes before
-        model.save_checkpoint(save_dir, tag=tag, client_state=client_state or {})
-        if self.is_rank_0():  # DeepSpeed has waited for all ranks
+        with _noted(model.checkpoint_engine) as written:
+            model.save_checkpoint(save_dir, tag=tag, client_state=client_state or {})
+        if self.is_rank_0():
             self._write_ckpt_metric(checkpoint, metric_value, metric_key=metric_key)
-            finish(checkpoint)
+            written.append(checkpoint / METRIC)
+        reports = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(reports, sizes_of(checkpoint, written))
+        if self.is_rank_0():
+            finish(checkpoint, {name: size for report in reports for name, size in report.items()})
 
     def load_ckpt(self, model, load_dir, tag=None, **options):
         if tag is None and not self.use_ds_universal_ckpt:
@@ -61,6 +71,19 @@ def keep_the_newest_complete(module: ModuleType) -> None:
         return load_named(self, model, load_dir, tag, **options)
 
     strategy_class.save_ckpt, strategy_class.load_ckpt = save_ckpt, load_ckpt
+
+
+@contextmanager
+def _noted(engine) -> Iterator[list[Path]]:
+    """The files that this rank writes meanwhile with DeepSpeed's checkpoint engine."""
+    written, save = [], engine.save
+
+    def save_and_note(state_dict, path):
+        save(state_dict, path)
+        written.append(Path(path))
+
+    with patch.object(engine, "save", save_and_note):
+        yield written
 
 
 def model_folders(args: SimpleNamespace) -> list[Path]:
@@ -81,16 +104,24 @@ def begin(checkpoint: Path) -> None:
     (checkpoint / MANIFEST).touch()
 
 
-def finish(checkpoint: Path) -> None:
-    """Mark the checkpoint as complete, all at once.
+def sizes_of(checkpoint: Path, written: Iterable[Path]) -> dict[str, int | None]:
+    """Bytes of each of these files of the checkpoint; None for one that was cut short on its way to the disk."""
+    return {
+        str(path.relative_to(checkpoint)): path.stat().st_size
+        if path.suffix != ".pt" or zipfile.is_zipfile(path)
+        else None
+        for path in written
+    }
+
+
+def finish(checkpoint: Path, sizes: dict[str, int | None]) -> None:
+    """Mark the checkpoint as complete, all at once; `sizes` are those of all ranks.
 
     Raises:
         OSError: a file was cut short on its way to the disk.
     """
-    files = [path for path in checkpoint.rglob("*") if path.is_file() and path.name != MANIFEST]
-    if broken := [path.name for path in files if path.suffix == ".pt" and not zipfile.is_zipfile(path)]:
+    if broken := [name for name, size in sizes.items() if size is None]:
         raise OSError(f"Checkpoint {checkpoint} is not whole on the disk: {', '.join(broken)} was cut short")
-    sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in files}
     draft = checkpoint / f"{MANIFEST}.draft"
     draft.write_text(json.dumps({"time": time.time(), "files": sizes}, indent=1))
     os.replace(draft, checkpoint / MANIFEST)
@@ -114,8 +145,16 @@ def is_complete(checkpoint: Path) -> bool:
         return False
 
 
+def saved_model(checkpoint: Path) -> Path | None:
+    """Where `--ckpt.save_hf` puts the whole model of the actor's checkpoint; None for the critic's."""
+    actor = checkpoint.parent.name == "_actor"
+    return checkpoint.parent.with_name(f"{checkpoint.name}_hf") if actor else None
+
+
 def delete(checkpoint: Path) -> None:
-    """Delete the folder, so that what is left of it if we are killed meanwhile is not complete."""
+    """Delete its saved model and the folder, so that what is left of it if we are killed meanwhile is not complete."""
+    if (model := saved_model(checkpoint)) and model.exists():
+        shutil.rmtree(model)
     (checkpoint / METRIC).unlink(missing_ok=True)
     shutil.rmtree(checkpoint)
 
@@ -192,7 +231,7 @@ def resume_point(folders: Sequence[Path]) -> tuple[str | None, str]:
 def make_room(
     new: Path, kept: str | None, max_num: int, max_mem: float, metric: Callable[[str], float | None]
 ) -> list[Path]:
-    """Delete what has to go before `new` is saved.
+    """Delete what has to go before `new` is saved, each with its saved model, whose size counts too.
 
     OpenRLHF's rule: a new best checkpoint replaces the old best; fewer than `max_num` of the others are left, and all
     together at most `max_mem` GiB; those without a metric go first, then those with the worst, then the oldest. Before
@@ -212,7 +251,7 @@ def make_room(
     if not new.parent.exists():
         return []
     present = [path for path in new.parent.iterdir() if path.is_dir() and path != new]
-    sizes = {path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in present}
+    sizes = {path: _bytes_in(path) + _bytes_in(saved_model(path)) for path in present}
     regular = [path for path in present if not is_best(path)]
     doomed = [path for path in present if is_best(path) and is_best(new) and path.name != kept]
     for path in sorted(regular, key=goes_last):
@@ -225,3 +264,8 @@ def make_room(
     for path in doomed:
         delete(path)
     return doomed
+
+
+def _bytes_in(folder: Path | None) -> int:
+    files = folder.rglob("*") if folder else ()
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -40,10 +40,18 @@ def begun(checkpoint: Path) -> Path:
     return openrlhfs(checkpoint)
 
 
+def finish(checkpoint: Path) -> None:
+    """With the reports of both ranks."""
+    sizes = {}
+    for rank in (0, 1):
+        sizes |= checkpoints.sizes_of(checkpoint, [checkpoint / name.format(rank) for name in STATES])
+    checkpoints.finish(checkpoint, sizes | checkpoints.sizes_of(checkpoint, [checkpoint / checkpoints.METRIC]))
+
+
 def finished(checkpoint: Path, metric: float | None = None, numbers: int = 64) -> Path:
     checkpoints.begin(checkpoint)
     openrlhfs(checkpoint, metric, numbers)
-    checkpoints.finish(checkpoint)
+    finish(checkpoint)
     return checkpoint
 
 
@@ -66,7 +74,7 @@ def folder(tmp_path) -> Path:
 def test_a_checkpoint_is_complete_when_it_is_finished(folder):
     assert not is_complete(folder / "global_step1")
     assert not is_complete(begun(folder / "global_step1"))
-    checkpoints.finish(folder / "global_step1")
+    finish(folder / "global_step1")
     assert is_complete(folder / "global_step1")
 
 
@@ -91,7 +99,7 @@ def test_a_file_that_was_cut_short_on_its_way_to_the_disk_is_noticed_when_finish
     checkpoint = begun(folder / "global_step1")
     cut_short(checkpoint)
     with pytest.raises(OSError, match="global_step1 is not whole on the disk: bf16_zero_pp_rank_1_mp_rank_00_optim"):
-        checkpoints.finish(checkpoint)
+        finish(checkpoint)
     assert not is_complete(checkpoint)
 
 
@@ -275,6 +283,35 @@ def test_a_new_best_one_replaces_the_old_unless_that_is_the_one_to_resume_from(f
     assert left_of(folder, "best_global_step3", "global_step2", max_num=2) == ["global_step2"]
 
 
+@pytest.mark.parametrize("saved_by", [finished, begun, openrlhfs])
+def test_the_whole_model_beside_a_checkpoint_goes_with_it(tmp_path, saved_by):
+    """`--ckpt.save_hf` at every save: 15 GB each for a 7B model."""
+    actor, critic = tmp_path / "_actor", tmp_path / "_critic"
+    for step in range(1, 6):
+        for folder in (actor, critic):
+            saved_by(folder / f"global_step{step}")
+        (tmp_path / f"global_step{step}_hf").mkdir()
+        (tmp_path / f"global_step{step}_hf/model.safetensors").write_bytes(b"weights")
+    checkpoints.make_room(critic / "global_step6", None, 2, math.inf, metric_of)
+    models = sorted(path.name for path in tmp_path.glob("*_hf"))
+    assert len(models) == 5  # the critic has none
+    checkpoints.make_room(actor / "global_step6", "global_step1", 3, math.inf, metric_of)
+    left = sorted(path.name for path in actor.iterdir() if path.is_dir())
+    assert sorted(path.name for path in tmp_path.glob("*_hf")) == [f"{name}_hf" for name in left]
+    assert len(left) == 2 and "global_step1" in left
+
+
+def test_the_whole_models_count_for_the_limit_of_the_disk(tmp_path):
+    for step in (1, 2, 3):
+        finished(tmp_path / f"_actor/global_step{step}")
+        (tmp_path / f"global_step{step}_hf").mkdir()
+        (tmp_path / f"global_step{step}_hf/model.safetensors").write_bytes(bytes(2**20))
+    assert left_of(tmp_path / "_actor", "global_step4", "global_step3", 9, max_mem=2.5 / 1024) == [
+        "global_step2",
+        "global_step3",
+    ]
+
+
 # All of it, killed at any moment
 
 
@@ -283,7 +320,7 @@ def save(folder: Path, tag: str, folders: list[Path], **limits) -> None:
     kept, _ = newest_complete(folders)
     checkpoints.make_room(folder / tag, kept, metric=metric_of, **limits)
     begun(folder / tag)
-    checkpoints.finish(folder / tag)
+    finish(folder / tag)
 
 
 def killed_before_operation(count: int, job) -> bool:

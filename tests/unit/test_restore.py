@@ -4,6 +4,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from openrlhf_stare import StareConfig, StareController, worker
 
@@ -31,6 +32,36 @@ def actor_with(config: StareConfig, checkpoint_states: dict) -> tuple[StarePolic
     )
     actor._restore(checkpoint_states.get("stare"))
     return actor, said
+
+
+DISK_FULL = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"  # what torch.save says of one
+
+
+@pytest.mark.parametrize(
+    ("error", "is_disk"),
+    [
+        (OSError(28, "No space left on device"), True),
+        (RuntimeError(DISK_FULL), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), False),
+        (torch.distributed.DistBackendError("NCCL error: unhandled system error"), False),
+        (RuntimeError("Connection closed by peer"), False),
+        (ConnectionResetError("reset by peer"), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_only_an_error_of_the_disk_is_called_one(tmp_path, monkeypatch, error, is_disk):
+    def save_ckpt(*args, **named):
+        raise error
+
+    args = SimpleNamespace(ckpt=SimpleNamespace(path=str(tmp_path), max_num=3, max_mem=1000))
+    actor = StarePolicyActor.__new__(StarePolicyActor)
+    actor.strategy = SimpleNamespace(args=args, save_ckpt=save_ckpt)
+    actor.actor, actor.reweights, actor.disable_ds_ckpt = SimpleNamespace(model=None), False, False
+    monkeypatch.setattr(actor, "_refuse_to_save_non_finite", lambda tag: None)
+    with pytest.raises(type(error) if not is_disk else OSError) as raised:
+        actor.save_checkpoint("global_step1")
+    assert (raised.value is error) != is_disk
+    assert ("could not be written to --ckpt.path" in str(raised.value)) == is_disk
 
 
 def test_with_the_same_flags_the_controller_goes_on_without_a_word():
