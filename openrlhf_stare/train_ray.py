@@ -47,7 +47,7 @@ def run() -> None:
     import ray
 
     from openrlhf_stare.actor_group.policy_actor import StarePolicyActor
-    from openrlhf_stare.driver import deaths
+    from openrlhf_stare.driver import deaths, scaling
     from openrlhf_stare.fixes.failed_engine import StareRolloutActor
 
     parse_args, hierarchize = argparse.ArgumentParser.parse_args, openrlhf.utils.config.hierarchize
@@ -98,6 +98,7 @@ def run() -> None:
         if args.preflight:
             os.environ.update(job.variables)  # an agent looks for them
             sys.exit(preflight.run(args, job.warnings, check_cluster))
+        scaling.wait_for_resources(args)
         check_cluster(args, ray.cluster_resources())
         return get_strategy(args)
 

@@ -53,6 +53,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dry-run", action="store_true", help="with --preflight: check only what needs no cluster, on this machine"
     )
+    group.add_argument(
+        "--wait_for_resources",
+        type=float,
+        metavar="SECONDS",
+        help="how long to wait for a Ray cluster that is still too small for the job (default: for ever where an "
+        "autoscaler can add nodes, else not at all)",
+    )
     for method, config in CONFIGS.items():
         for field in dataclasses.fields(config):
             flag, description = f"--{method}.{field.name}", field.metadata["help"].replace("%", "%%")
@@ -122,6 +129,8 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
         raise UsageError(f"--eval_top_p {args.eval_top_p:g} is outside (0, 1]: give a share such as 0.7")
     if args.dry_run and not args.preflight:
         raise UsageError("--dry-run goes with --preflight: give both, or leave it out to train")
+    if args.wait_for_resources is not None and not args.wait_for_resources >= 0:
+        raise UsageError(f"--wait_for_resources {args.wait_for_resources:g} is below 0: give seconds such as 600")
     ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
     engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
     # OpenRLHF asserts this too, after it has joined the cluster.

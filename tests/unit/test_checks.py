@@ -109,7 +109,7 @@ def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expe
 @pytest.mark.parametrize("words", [[], TYPICAL], ids=["defaults", "typical"])
 def test_openrlhfs_flags_parse_to_the_same_values(words):
     without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
-    added = {"policy_loss", "eval_top_p", "preflight", "dry_run"} | ALL_FIELDS.keys()
+    added = {"policy_loss", "eval_top_p", "preflight", "dry_run", "wait_for_resources"} | ALL_FIELDS.keys()
     added -= {f"stare.{name}" for name in checks.NOT_WITH_PI}
     run_name = "logger.wandb.run_name"  # the minute of the day
     assert with_ours.keys() - without.keys() == added
@@ -170,6 +170,7 @@ def test_every_abbreviation_that_openrlhf_understands_means_the_same():
         ("--vllm.num_engines", "3", "make them equal", "--train.colocate_all --actor.num_gpus_per_node 4"),
         ("--eval_top_p", "0", "give", ""),
         ("--eval_top_p", "1.5", "give", ""),
+        ("--wait_for_resources", "-1", "give seconds", ""),
         ("--rollout.top_p", "0.9", "exact", "--stare.entropy sampled"),
         ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9"),
         ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9 --policy_loss openrlhf"),

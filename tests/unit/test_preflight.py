@@ -29,7 +29,7 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
             max_len=32,
             apply_chat_template=False,
         ),
-        ds=SimpleNamespace(attn_implementation="sdpa"),
+        ds=SimpleNamespace(attn_implementation="sdpa", ring_attn_size=1, use_liger_kernel=False),
         eval=SimpleNamespace(dataset=tiny_task["EVAL_DATA"], split="train"),
         reward=SimpleNamespace(remote_url=None, model_name_or_path=tiny_task["MODEL"]),
         train=SimpleNamespace(agent_func_path=None),
@@ -183,10 +183,27 @@ def test_an_agent_file(args, tmp_path):
     assert check == "reward" and "does not define AgentExecutor" in sentence
 
 
-def test_flash_attention_is_looked_for_where_it_is_used(args):
-    args.ds.attn_implementation = "flash_attention_2"
+@pytest.mark.parametrize(
+    ("flag", "value", "package"),
+    [
+        ("attn_implementation", "flash_attention_2", "flash-attn"),
+        ("ring_attn_size", 2, "ring-flash-attn"),
+        ("use_liger_kernel", True, "liger-kernel"),
+    ],
+)
+def test_what_only_some_flags_need_is_looked_for_with_them(args, flag, value, package):
+    setattr(args.ds, flag, value)
     check, sentence = failure(args)
-    assert check == "versions" and sentence.startswith("flash-attn is not installed")
+    assert check == "versions" and sentence.startswith(f"{package} is not installed, which --ds.{flag}")
+
+
+def test_the_time_that_nodes_have_is_a_variable(monkeypatch):
+    assert preflight._seconds() == 180
+    monkeypatch.setenv("OPENRLHF_STARE_PREFLIGHT_SECONDS", "600")
+    assert preflight._seconds() == 600
+    monkeypatch.setenv("OPENRLHF_STARE_PREFLIGHT_SECONDS", "ten")
+    with pytest.raises(preflight.UsageError, match="OPENRLHF_STARE_PREFLIGHT_SECONDS ten is no number"):
+        preflight._seconds()
 
 
 def test_nodes_that_say_the_same_share_a_line(capsys):
