@@ -1,7 +1,7 @@
 """Ring attention and tensor parallelism, where two ranks hold the same responses: a token counts once all the same.
 
-`launch/test.sh tests/gpu` on a machine with two GPUs. Without them the arithmetic alone is tested, by
-tests/distributed/test_thresholds_gloo.py with duplicated ranks.
+`launch/test.sh gpu` on a machine with two GPUs, or four. tests/pipeline/test_parallel_layouts.py tries the same
+without a GPU, but for the kernels.
 """
 
 import subprocess
@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from openrlhf_stare import surprisal_thresholds
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.device_count() < 2, reason="ring attention and tensor parallelism need two GPUs"
@@ -26,29 +24,16 @@ def model(tmp_path_factory) -> Path:
     return folder / "model"
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [["--ds.ring_attn_size", "2", "--ds.packing_samples"], ["--ds.tensor_parallel_size", "2"]],
-    ids=["ring attention", "tensor parallel"],
-)
-def test_duplicated_ranks_count_once(model, flags):
-    if "--ds.ring_attn_size" in flags:
-        pytest.importorskip("ring_flash_attn")
+@pytest.mark.parametrize("layout", ["ring attention", "tensor parallel"])
+def test_duplicated_ranks_count_once(model, layout):
     import ray
-    from harness import ActorGroup, fixed_experiences, start_ray, tokens
+    from harness import ActorGroup, start_ray
+    from layouts import BATCH, LAYOUTS, assert_duplicated_ranks_count_once
 
-    batch = "--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2 --stare.target_entropy 9".split()
-    start_ray(gpus=2)
+    ranks = 4 if torch.cuda.device_count() >= 4 else 2
+    start_ray(gpus=ranks)
     try:
-        with ActorGroup(model, ranks=2, flags=[*batch, *flags]) as group:
-            experiences = fixed_experiences()
-            group.forward(experiences)
-            statuses = group.fit(experiences)
-            log_probs, advantages = tokens(experiences)
-            taus = surprisal_thresholds(-log_probs, advantages, top_p_ratio=0.1)
-            assert group.run("thresholds") == [tuple(float(tau) for tau in taus)] * 2
-            assert statuses[0] == statuses[1]
-            critical = (-log_probs >= taus[0]) & (advantages > 0)
-            assert statuses[0]["stare/positive_reweight_ratio"] == pytest.approx(critical.double().mean().item())
+        with ActorGroup(model, ranks=ranks, duplicates=2, flags=[*BATCH, *LAYOUTS[layout]]) as group:
+            assert_duplicated_ranks_count_once(group)
     finally:
         ray.shutdown()

@@ -30,7 +30,7 @@ from openrlhf.models import PolicyLoss  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ray.launcher import RayActorGroup  # noqa: E402
 
-from openrlhf_stare.actor_group.policy_actor import StarePolicyActor  # noqa: E402
+from openrlhf_stare.actor_group.policy_actor import StarePolicyActor, _own_values  # noqa: E402
 
 FLAGS = """--actor.num_nodes 1 --vllm.num_engines 1 --reward.remote_url none.py --algo.kl.init_coef 0
 --advantage_estimator group_norm --rollout.n_samples_per_prompt 4 --rollout.micro_batch_size 1
@@ -43,6 +43,21 @@ class ReadableActor(StarePolicyActor):
 
     def thresholds(self) -> tuple[float, float]:
         return tuple(float(tau) for tau in self.loss.thresholds)
+
+    def held(self) -> list[list[int]]:
+        """The tokens of each response in this rank's buffer."""
+        return [item.sequences.tolist() for item in self.trainer.replay_buffer.items]
+
+    def spoil(self, rank: int) -> None:
+        """Make a value that only this rank holds non-finite."""
+        if torch.distributed.get_rank() == rank:
+            _own_values(next(self.actor.model.parameters())).data.view(-1)[0] = torch.nan
+
+    def save_on_a_disk_of_its_own(self, folder: str, tag: str) -> None:
+        """As where a node sees the files of another late, or never."""
+        self.strategy.args.ckpt.path = os.path.join(folder, str(torch.distributed.get_rank()))
+        os.makedirs(os.path.join(self.strategy.args.ckpt.path, "_actor", tag), exist_ok=True)
+        self.save_checkpoint(tag)
 
     def controller_state(self) -> dict:
         return self.loss.controller.state_dict()
@@ -125,6 +140,8 @@ def parse(flags: list[str]) -> SimpleNamespace:
         patch("openrlhf.utils.get_strategy", stop),
         patch.object(train_ray, "running_cluster", lambda: None),
         patch.object(train_ray.resources, "check", lambda args, available: None),
+        patch("openrlhf_stare.driver.scaling.wait_for_resources", lambda args: None),
+        patch("openrlhf_stare.cpu.check_arguments", lambda args: None),  # and so can layouts whose kernels need a GPU
         patch.object(train_ray.checks, "check", lambda args: []),  # what vLLM cannot take (LoRA) can train here
         patch("ray.init", no_ray),
         patch("ray.is_initialized", lambda: False),
@@ -138,10 +155,10 @@ def parse(flags: list[str]) -> SimpleNamespace:
     raise AssertionError("OpenRLHF's command ended before it made its strategy")
 
 
-def start_ray(gpus: int, **options) -> None:
+def start_ray(gpus: int, *, python_path: tuple[str, ...] = (), **options) -> None:
     runtime_env = train_ray.job_wide({})
     # For the workers to unpickle ReadableActor, and to have the package that this process has.
-    places = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    places = [*python_path, str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     runtime_env["env_vars"]["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     ray.init(
         address="local", num_cpus=gpus + 1, num_gpus=gpus, include_dashboard=False, runtime_env=runtime_env, **options
@@ -158,10 +175,14 @@ class ActorGroup:
         flags: list[str] | None = (),
         max_steps: int = 100,
         actor: type[ReadableActor] = ReadableActor,
+        duplicates: int = 1,
     ) -> None:
-        """With `flags` None the processes start without a policy, until `start`."""
+        """With `flags` None the processes start without a policy, until `start`.
+
+        `duplicates` ranks in a row hold the same responses, as with ring attention and tensor parallelism.
+        """
         self.model, self.ranks, self.max_steps = str(model), ranks, max_steps
-        self.group = RayActorGroup(1, ranks, ray.remote(num_gpus=1)(actor))
+        self.group = RayActorGroup(1, ranks, ray.remote(num_gpus=1)(actor), duplicate_actors=duplicates)
         if flags is not None:
             self.start(flags)
 

@@ -1,0 +1,53 @@
+"""Ring attention and tensor parallelism on four ranks without a GPU, as far as dealing, reduction and figures go.
+
+With GPUs tests/gpu/test_parallel_layouts.py tries the same with the real kernels.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import ray
+from harness import ActorGroup, start_ray
+from layouts import BATCH, LAYOUTS, assert_duplicated_ranks_count_once
+
+RANKS = 4
+
+
+@pytest.fixture(scope="module")
+def ranks(addends):
+    start_ray(gpus=RANKS, python_path=(str(Path(__file__).with_name("stand_ins")),))
+    with ActorGroup(addends / "model", ranks=RANKS, duplicates=2, flags=None) as group:
+        yield group
+    ray.shutdown()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_duplicated_ranks_count_once(ranks, layout):
+    ranks.start([*BATCH, *LAYOUTS[layout]])
+    assert_duplicated_ranks_count_once(ranks)
+
+
+class TestSaving:
+    """With ZeRO-3, which shards over all four ranks."""
+
+    @pytest.fixture(autouse=True)
+    def started(self, ranks, tmp_path):
+        ranks.start([*BATCH, *LAYOUTS["ring attention"], "--ckpt.path", str(tmp_path)])
+
+    def test_every_rank_reports_the_files_that_it_wrote(self, ranks, tmp_path):
+        ranks.run("save_on_a_disk_of_its_own", str(tmp_path), "global_step1")
+        manifest = json.loads((tmp_path / "0/_actor/global_step1/manifest.json").read_text())
+        written = {path.name: path.stat().st_size for path in tmp_path.glob("*/_actor/global_step1/*.pt")}
+        assert len(written) == 2 * RANKS
+        metric = (tmp_path / "0/_actor/global_step1/metric.json").stat().st_size
+        assert manifest["files"] == {**written, "metric.json": metric}
+        # Of which rank 0 has a quarter.
+        assert len(list((tmp_path / "0/_actor/global_step1").glob("*.pt"))) == 2
+
+    def test_a_value_of_one_rank_that_is_not_finite_ends_the_save_on_all(self, ranks, tmp_path):
+        ranks.run("spoil", rank=1)
+        for result in ranks.group.async_run_method("save_checkpoint", "global_step1"):
+            with pytest.raises(ray.exceptions.RayTaskError, match="1 values in the ranks' parameters are not finite"):
+                ray.get(result, timeout=60)
+        assert not (tmp_path / "_actor").exists()
