@@ -16,6 +16,9 @@ and so does one more program than it may run. Then the reward function of `--rew
 An exception in an agent ends OpenRLHF's whole job. So a failure of the tool is told to the model as the program's
 output, and a failure of the reward function costs its response: the reward is NaN, which our guard leaves out of
 training.
+
+What a program prints is data to the policy. Control tokens of the chat format and fences in it are broken, so that it
+can neither end its block nor the turn.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ import logging
 import math
 import os
 import re
+import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from functools import partial
@@ -38,6 +43,7 @@ from openrlhf_stare.tools.config import ToolConfig
 
 logger = logging.getLogger(__name__)
 
+FENCE = "```"
 # Where generation pauses: the fence below a block. A Python block's first fence is another, as its line goes on.
 END_OF_BLOCK = "\n```\n"
 # A Python block at the end of a turn, perhaps with the end token of a model that stops there by itself.
@@ -45,10 +51,10 @@ PROGRAM = re.compile(r"```python\n((?:(?!```).)*\n)```(?:\s*<[^<>\s]+>)?\Z", re.
 
 
 class PythonTool(AgentInstanceBase):
-    """The environment of one response."""
+    """The environment of one response. `control` are the strings that its tokenizer makes control tokens of."""
 
-    def __init__(self, config: ToolConfig, pool: ThreadPoolExecutor) -> None:
-        self.config, self.pool = config, pool
+    def __init__(self, config: ToolConfig, pool: ThreadPoolExecutor, control: Iterable[str] = ()) -> None:
+        self.config, self.pool, self.control = config, pool, control
         self.calls = self.failures = 0
 
     async def step(self, state_dict: dict, **kwargs) -> dict:
@@ -80,6 +86,7 @@ class PythonTool(AgentInstanceBase):
             outcome = sandbox.Outcome(f"[the tool could not run this: {error!r}]\n", failed=True)
         self.failures += outcome.failed
         output = outcome.output or "[no output: print what you want to see]"
+        output = harmless(output, self.control)
         return f"```output\n{output.removesuffix(chr(10))}{END_OF_BLOCK}"
 
 
@@ -94,16 +101,18 @@ class AgentExecutor(MultiTurnAgentExecutor):
         super().__init__(PythonTool)
         options = json.loads(os.environ[SETTINGS])
         self.scorer = SingleTurnAgentExecutor(options.pop("reward").split(","))
-        config = ToolConfig(**options)
-        sandbox.check(config)
-        # A program's time runs from its start, so those that wait for a free core lose nothing.
-        pool = ThreadPoolExecutor(os.cpu_count())
-        self.agent_instance_cls = partial(PythonTool, config, pool)
+        self.config = ToolConfig(**options)
+        sandbox.check(self.config)
+        # More programs than cores, as those that sleep take none. A program's time runs from its start: one that waits
+        # for a thread loses nothing, but too many at once would leave none enough of a core within its time.
+        self.pool = ThreadPoolExecutor(8 + 4 * os.cpu_count())
 
     async def execute(
         self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None
     ) -> dict:
         """OpenRLHF's interface: one response to the prompt, with its tokens, the ranges of its actions, its reward."""
+        # OpenRLHF makes an instance for each response and hands it no tokenizer.
+        self.agent_instance_cls = partial(PythonTool, self.config, self.pool, control_strings(hf_tokenizer))
         sampling_params = deepcopy(sampling_params)
         sampling_params.stop, sampling_params.include_stop_str_in_output = [END_OF_BLOCK], True
         response = await super().execute(
@@ -112,8 +121,9 @@ class AgentExecutor(MultiTurnAgentExecutor):
         tokens, turns = response["observation_tokens"], response["action_ranges"]
         actions = sum(end - start for start, end in turns)
         # OpenRLHF cuts off what the last output has beyond max_length.
-        response["extra_logs"]["tool/tokens"] = float(min(len(tokens), max_length) - turns[0][0] - actions)
-        text = hf_tokenizer.decode(tokens, skip_special_tokens=False)
+        kept = tokens[:max_length]
+        response["extra_logs"]["tool/tokens"] = float(len(kept) - turns[0][0] - actions)
+        text = hf_tokenizer.decode(kept, skip_special_tokens=False)
         response["reward"], response["scores"] = await self._score(text, prompt, label)
         return response
 
@@ -129,6 +139,26 @@ class AgentExecutor(MultiTurnAgentExecutor):
         except Exception:
             logger.exception("The reward function failed; its response is left out of training")
             return math.nan, 0.0
+
+
+def control_strings(tokenizer) -> list[str]:
+    """The texts that a tokenizer, or that of a processor, makes special or added tokens of.
+
+    An added token of letters, digits and blanks alone is a word and controls nothing.
+    """
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    added = [text for text in tokenizer.get_added_vocab() if not re.fullmatch(r"[\w\s]*", text)]
+    return sorted({*tokenizer.all_special_tokens, *added})
+
+
+def harmless(output: str, control: Iterable[str]) -> str:
+    """The output with a mark after the first character of each fence and control string in it: none is left."""
+    strings = {FENCE, *filter(None, control)}
+    # With a character that is in none of them no new one comes about.
+    mark = next(mark for mark in map(chr, range(ord(" "), sys.maxunicode)) if not any(mark in s for s in strings))
+    # Looking ahead finds those too that overlap.
+    starts = re.compile(f"(?={'|'.join(map(re.escape, strings))})(.)", re.DOTALL)
+    return starts.sub(lambda start: mark if start[1] in strings else start[1] + mark, output)
 
 
 def _number(values) -> float:
