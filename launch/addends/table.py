@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from statistics import fmean, median
 
-from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
+from openrlhf_stare.report.reading import LOGS, read_run
 
 ROWS = {
     "reward": "rollout/reward_mean",
@@ -25,17 +25,13 @@ Curves = dict[str, list[float]]
 
 def read_curves(run_dir: Path) -> Curves:
     """The logged figures of a run by name, each a list of its values in the order of the steps."""
-    folders = {path.parent for path in run_dir.rglob("events.out.tfevents.*")}
+    folders = {path.parent for path in run_dir.rglob(LOGS)}
     if len(folders) != 1:
         raise ValueError(f"{run_dir} holds the logs of {len(folders)} runs; give the folder of one run")
-    logs = EventAccumulator(str(folders.pop()), size_guidance={SCALARS: 0})  # 0: keep every step
-    logs.Reload()
-    prefix = "train/"
-    return {
-        tag.removeprefix(prefix): [event.value for event in sorted(logs.Scalars(tag), key=lambda event: event.step)]
-        for tag in logs.Tags()[SCALARS]
-        if tag.startswith(prefix)
-    }
+    run = read_run(run_dir, run_dir.name)
+    for note in run.notes:
+        print(f"table: {note}", file=sys.stderr)
+    return {name: series.values.tolist() for name, series in run.scalars.items()}
 
 
 def start_middle_end(values: list[float]) -> tuple[float, float, float]:

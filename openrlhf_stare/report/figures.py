@@ -20,8 +20,8 @@ from openrlhf_stare.report.reading import Response, Run, Series
 ENTROPY, TARGET, GATE = "stare/batch_entropy", "stare/target_entropy", "stare/gate_on"
 REWARD = ("rollout/reward_mean", "reward")
 LENGTH = ("rollout/response_length_mean", "response_length")
-ZERO_VARIANCE = ("stare/zero_variance_groups", "tpo/zero_variance_groups")
 BAND = 0.25  # of the target, to either side
+WIDTH = 10  # inches
 
 # Okabe and Ito's colours, which those who see fewer colours can tell apart too; then again as dashed lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
@@ -60,7 +60,6 @@ class Picture:
     shows: Callable[[Run], bool]
     draw: Callable[[FigureBase, list[Run], dict], None]
     height: Callable[[int], float]  # inches, by the number of runs drawn
-    width: float = 10.0  # inches; 5 for two beside each other
     least: int = 1  # runs that it makes sense with
 
     def runs(self, runs: list[Run]) -> list[Run]:
@@ -95,7 +94,7 @@ def svg(picture: Picture, runs: list[Run]) -> str:
     """The picture as an `<svg>` element for a page; the ids in it begin with the picture's key."""
     drawn = picture.runs(runs)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": picture.key}):
-        figure = Figure(figsize=(picture.width, picture.height(len(drawn))))
+        figure = Figure(figsize=(WIDTH, picture.height(len(drawn))))
         picture.draw(figure, drawn, styles(runs))
         stream = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -112,26 +111,17 @@ def png(runs: list[Run], path: Path) -> None:
     shown = [(picture, picture.runs(runs)) for picture in PICTURES if len(picture.runs(runs)) >= picture.least]
     if not shown:
         raise ReportError("the runs have nothing that a picture could show: no entropy, no reward, no token record")
-    rows: list[list[tuple[Picture, list[Run]]]] = []
-    for entry in shown:
-        if rows and sum(picture.width for picture, _ in rows[-1]) + entry[0].width <= 10:
-            rows[-1].append(entry)
-        else:
-            rows.append([entry])
     title_height = 0.35
     legend_height = 0.3 + 0.25 * ((len(runs) + 1) // 2)
-    heights = [max(picture.height(len(drawn)) for picture, drawn in row) + title_height for row in rows]
+    heights = [legend_height, *(picture.height(len(drawn)) + title_height for picture, drawn in shown)]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10, legend_height + sum(heights)), dpi=120)
-        top, *below = figure.subfigures(len(rows) + 1, 1, height_ratios=[legend_height, *heights], squeeze=False)[:, 0]
+        figure = Figure(figsize=(WIDTH, sum(heights)), dpi=120)
+        top, *below = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
         lines = [Line2D([], [], color=colour, linestyle=dash, lw=2) for colour, dash in styles(runs).values()]
         top.legend(lines, [run.name for run in runs], loc="center", ncols=2, frameon=False)
-        for part, row in zip(below, rows, strict=True):
-            widths = [picture.width for picture, _ in row]
-            cells = part.subfigures(1, len(row), width_ratios=widths, squeeze=False)[0]
-            for cell, (picture, drawn) in zip(cells, row, strict=True):
-                cell.suptitle(picture.title, x=0.01, ha="left", weight="bold", size=11)
-                picture.draw(cell, drawn, styles(runs))
+        for part, (picture, drawn) in zip(below, shown, strict=True):
+            part.suptitle(picture.title, x=0.01, ha="left", weight="bold", size=11)
+            picture.draw(part, drawn, styles(runs))
         figure.savefig(path, format="png")
 
 
@@ -177,53 +167,6 @@ def _draw_reward(figure: FigureBase, runs: list[Run], style: dict) -> None:
     for run in runs:
         _curve(ax, run, style, run.finite(*REWARD))
     _axes(ax, "mean reward")
-
-
-def _draw_length(figure: FigureBase, runs: list[Run], style: dict) -> None:
-    ax = figure.subplots()
-    for run in runs:
-        _curve(ax, run, style, run.finite(*LENGTH))
-    _axes(ax, "tokens per response")
-    ax.set_ylim(0, 1.1 * ax.get_ylim()[1])
-
-
-def _draw_share(figure: FigureBase, runs: list[Run], style: dict) -> None:
-    panels = figure.subplots(1, 2, sharey=True)
-    for ax, sign, name in zip(panels, ("positive", "negative"), ("ω > 1 (L+)", "ω < 1 (L-, C2 only)"), strict=True):
-        for run in runs:
-            series = run.finite(f"stare/{sign}_reweight_ratio")
-            if series is not None:
-                _curve(ax, run, style, Series(series.steps, 100 * series.values))
-        _axes(ax, f"% of tokens, {name}")
-    panels[0].set_ylim(bottom=0)
-
-
-def _draw_soft_advantage(figure: FigureBase, runs: list[Run], style: dict) -> None:
-    ax = figure.subplots()
-    for run in runs:
-        _curve(ax, run, style, run.finite("soft_advantage_mean"))
-    _axes(ax, "mean soft advantage")
-
-
-def _draw_zero_variance(figure: FigureBase, runs: list[Run], style: dict) -> None:
-    ax = figure.subplots()
-    for run in runs:
-        _curve(ax, run, style, run.finite(*ZERO_VARIANCE))
-    _axes(ax, "prompts")
-    ax.set_ylim(bottom=0)
-
-
-def _draw_target(figure: FigureBase, runs: list[Run], style: dict) -> None:
-    names = {
-        "tpo/target_kl": "KL of q from old policy (nats)",
-        "tpo/fit_kl": "KL of q from policy (nats)",
-        "tpo/effective_responses": "effective responses",
-    }
-    for ax, (tag, name) in zip(figure.subplots(1, 3), names.items(), strict=True):
-        for run in runs:
-            _curve(ax, run, style, run.finite(tag))
-        _axes(ax, name)
-        ax.set_ylim(bottom=0)
 
 
 def _draw_quadrants(figure: FigureBase, runs: list[Run], style: dict) -> None:
@@ -325,56 +268,6 @@ PICTURES = (
         _has(*REWARD),
         _draw_reward,
         lambda count: 2.9,
-        5.0,
-    ),
-    Picture(
-        "length",
-        "Response length",
-        "Mean length of a response.",
-        "the response length (rollout/response_length_mean)",
-        _has(*LENGTH),
-        _draw_length,
-        lambda count: 2.9,
-        5.0,
-    ),
-    Picture(
-        "zero-variance",
-        "Prompts with equal rewards",
-        "Prompts of a rollout all of whose responses have the same reward.",
-        "the number of such prompts (stare/zero_variance_groups)",
-        _has(*ZERO_VARIANCE),
-        _draw_zero_variance,
-        lambda count: 2.9,
-        5.0,
-    ),
-    Picture(
-        "soft-advantage",
-        "Soft advantage",
-        "Mean of SR-GRPO's advantages over the responses of a rollout.",
-        "SR-GRPO's advantages (soft_advantage_mean)",
-        _has("soft_advantage_mean"),
-        _draw_soft_advantage,
-        lambda count: 2.9,
-        5.0,
-    ),
-    Picture(
-        "share",
-        "Share of reweighted tokens",
-        "Tokens of the rollout whose weight ω is not 1.",
-        "the share of reweighted tokens (stare/positive_reweight_ratio)",
-        _has("stare/positive_reweight_ratio"),
-        _draw_share,
-        lambda count: 2.8,
-    ),
-    Picture(
-        "target",
-        "TPO's target",
-        "How far the target q is from the policy that made the rollout, and from the policy in training on it; and on "
-        "how many responses of a prompt q lies.",
-        "TPO's figures (tpo/target_kl)",
-        _has("tpo/target_kl"),
-        _draw_target,
-        lambda count: 2.8,
     ),
     Picture(
         "quadrants",

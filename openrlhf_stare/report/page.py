@@ -93,7 +93,6 @@ def _picture(picture: figures.Picture, runs: list[Run]) -> dict:
         "title": picture.title,
         "caption": picture.caption,
         "missing": f"Not in it: {without}, without {picture.needs}." if names else "",
-        "half": picture.width < 10,
         "svg": Markup(figures.svg(picture, runs)),  # made by matplotlib, which escapes the names in it
     }
 

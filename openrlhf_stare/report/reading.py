@@ -1,4 +1,4 @@
-"""Reads a run's folder: its TensorBoard logs and its token record.
+"""Reads a run's folder: its TensorBoard logs and its token record. The only reader of such logs here.
 
 Each start of a job opens a new log, and a resume goes back to the last checkpoint. So of the values logged for one
 step the latest counts, and likewise of the recorded responses.
@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.tensorflow_stub.errors import OutOfRangeError
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
 
 from openrlhf_stare.report import ReportError
 
 LOGS, RECORDS = "events.out.tfevents.*", "tokens*.jsonl"
 PREFIX = "train/"  # OpenRLHF's, before every tag of training
+LARGEST = 1e30  # what a recorded number can be and still be drawn
 
 
 @dataclass(frozen=True)
@@ -106,8 +110,8 @@ def read_run(folder: Path, name: str) -> Run:
     if not folder.is_dir():
         raise ReportError(f"{folder} is not a folder: give the folder of a run")
     notes: list[str] = []
-    scalars, logs = _read_logs(sorted(folder.rglob(LOGS)), notes)
-    responses = _read_records(sorted(folder.rglob(RECORDS)), notes)
+    scalars, logs = _read_logs(_files(folder, LOGS, notes), notes)
+    responses = _read_records(_files(folder, RECORDS, notes), notes)
     if not scalars and not responses:
         why = f" ({notes[0]})" if notes else ""
         raise ReportError(
@@ -117,26 +121,27 @@ def read_run(folder: Path, name: str) -> Run:
     return Run(name, scalars, responses, logs, notes)
 
 
+def _files(folder: Path, pattern: str, notes: list[str]) -> list[Path]:
+    found = sorted(folder.rglob(pattern))
+    # Reading a pipe or /dev/zero would not end.
+    notes.extend(f"{path.name} is no regular file and was not read" for path in found if not path.is_file())
+    return [path for path in found if path.is_file()]
+
+
 def _read_logs(files: list[Path], notes: list[str]) -> tuple[dict[str, Series], list[tuple[int, int]]]:
     latest: dict[str, dict[int, tuple[float, float]]] = {}  # tag -> step -> when it was logged, and the value
     logs = []
     for file in files:
-        accumulator = EventAccumulator(str(file), size_guidance={SCALARS: 0}, purge_orphaned_data=False)
-        try:
-            accumulator.Reload()
-        except Exception as error:  # TensorBoard has no class of its own for a file that is no log
-            notes.append(f"{file.name} could not be read: {type(error).__name__}")
-            continue
         steps, start = set(), math.inf
-        for tag in accumulator.Tags()[SCALARS]:
-            if not tag.startswith(PREFIX):
-                continue
-            values = latest.setdefault(tag.removeprefix(PREFIX), {})
-            for event in accumulator.Scalars(tag):
+        for event in _events(file, notes):
+            for value in event.summary.value:
+                if not value.tag.startswith(PREFIX) or not value.HasField("simple_value"):
+                    continue
                 steps.add(event.step)
                 start = min(start, event.wall_time)
+                values = latest.setdefault(value.tag.removeprefix(PREFIX), {})
                 if event.step not in values or event.wall_time >= values[event.step][0]:
-                    values[event.step] = (event.wall_time, event.value)
+                    values[event.step] = (event.wall_time, value.simple_value)
         if steps:
             logs.append((start, min(steps), max(steps)))
     scalars = {}
@@ -144,6 +149,22 @@ def _read_logs(files: list[Path], notes: list[str]) -> tuple[dict[str, Series], 
         steps = sorted(values)
         scalars[tag] = Series(np.array(steps), np.array([values[step][1] for step in steps], dtype=float))
     return scalars, [(first, last) for _, first, last in sorted(logs)]
+
+
+def _events(file: Path, notes: list[str]) -> Iterator[Event]:
+    """The events of a log, up to its end or to the first that is damaged, which is noted."""
+    reader, last = PyRecordReader_New(str(file)), None
+    try:
+        while True:
+            reader.GetNext()
+            event = Event.FromString(reader.record())
+            yield event
+            last = event.step
+    except OutOfRangeError:
+        return
+    except Exception as error:  # of a record that is cut short, changed, too large or no event
+        where = "at its start" if last is None else f"after step {last}"
+        notes.append(f"{file.name} is damaged {where}, and what comes below is not shown ({type(error).__name__})")
 
 
 def _read_records(files: list[Path], notes: list[str]) -> dict[int, list[Response]]:
@@ -154,7 +175,8 @@ def _read_records(files: list[Path], notes: list[str]) -> dict[int, list[Respons
             for line in lines:
                 try:
                     written.append(_response(json.loads(line)))
-                except (ValueError, TypeError, KeyError):  # cut short by a full disk or the end of its job
+                # Cut short by a full disk or the end of its job; or with what no job writes.
+                except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                     unreadable += 1
         if unreadable:
             notes.append(f"{unreadable} of the lines of {file.name} could not be read")
@@ -171,8 +193,11 @@ def _response(line: dict) -> tuple[float, Response]:
     numbers = {name: [_number(value) for value in line[name]] for name in ("surprisal", "advantage", "omega")}
     if any(len(values) != length for values in numbers.values()):
         raise ValueError("not one number per token")
+    step, time = int(line["step"]), float(line["time"])
+    if abs(step) >= 2**63 or not math.isfinite(time):
+        raise ValueError("no step or no time")
     response = Response(
-        step=int(line["step"]),
+        step=step,
         prompt=str(line["prompt"]),
         tokens=[str(token) for token in line["tokens"]],
         reward=_number(line["reward"]),
@@ -180,11 +205,11 @@ def _response(line: dict) -> tuple[float, Response]:
         tau_negative=_number(line["tau_negative"]),
         **numbers,
     )
-    return float(line["time"]), response
+    return time, response
 
 
 def _number(value: float | None) -> float | None:
-    if value is None or not math.isfinite(value):
+    if value is None or not abs(value) <= LARGEST:  # written so that NaN is none
         return None
     return float(value)
 

@@ -241,6 +241,15 @@ def test_a_run_of_one_step_has_a_table(tmp_path, monkeypatch, capsys):
     assert status == 0 and "0.300    0.300    0.300" in out
 
 
+def test_a_damaged_log_is_said_to_be_damaged(tmp_path, monkeypatch, capsys):
+    write_run(tmp_path, **GOOD)
+    (events,) = tmp_path.rglob("events.out.*")
+    events.write_bytes(events.read_bytes()[:-5])
+    status, out, err = run_table(monkeypatch, capsys, tmp_path)
+    assert status == 0 and "0.315    0.585    0.855" in out
+    assert err == f"table: {events.name} is damaged after step 19, and what comes below is not shown (DataLossError)\n"
+
+
 def test_a_folder_of_no_run_or_of_two_is_refused(tmp_path, monkeypatch, capsys):
     status, _, err = run_table(monkeypatch, capsys, tmp_path)
     assert status == 1 and "the logs of 0 runs" in err

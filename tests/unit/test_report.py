@@ -1,6 +1,8 @@
 """The report of runs whose logs are made here: what is read and reckoned, and what page and picture show."""
 
 import json
+import math
+import os
 import re
 import subprocess
 import sys
@@ -58,10 +60,6 @@ def stare_values(steps: range = STEPS, target: float = 0.4) -> dict[str, dict[in
         "stare/gate_on": {step: float(step >= middle) for step in steps},
         "stare/reweight_w": {step: 1 + 0.01 * step for step in steps},
         "stare/reweight_m": {step: 1 - 0.002 * step for step in steps},
-        "stare/positive_reweight_ratio": {step: 0.05 * (step >= middle) for step in steps},
-        "stare/negative_reweight_ratio": {step: 0.04 * (step >= middle) for step in steps},
-        "stare/zero_variance_groups": dict.fromkeys(steps, 3.0),
-        "soft_advantage_mean": dict.fromkeys(steps, 0.25),
         "rollout/reward_mean": {step: step / steps[-1] for step in steps},
         "rollout/response_length_mean": dict.fromkeys(steps, 7.5),
     }
@@ -163,31 +161,87 @@ def test_a_step_that_was_repeated_at_once_has_its_later_responses(tmp_path):
 
 def test_lines_that_cannot_be_read_are_counted_and_the_others_kept(tmp_path):
     record(tmp_path, [1])
-    bad = ['{"step": 2, "prompt": "cut sh', "[]", "null", '{"step": 3}', '{"tokens": ["a"], "surprisal": []}', "\x00"]
+    bad = [
+        '{"step": 2, "prompt": "cut sh',
+        "[]",
+        "null",
+        '{"step": 3}',
+        "[" * 100_000,
+        '{"tokens": ["a"], "surprisal": []}',
+        "\x00",
+    ]
     with open(tmp_path / "tokens.jsonl", "a") as file:
         file.write("\n".join(bad) + "\n")
     record(tmp_path, [4], omega=[1.0])  # not one number per token
     record(tmp_path, [5], omega=["1.0", 1.0, 1.0])
+    for odd in (math.inf, math.nan, 10**400, 2**64, "x", None):
+        record(tmp_path, [7], step=odd)
+        record(tmp_path, [7], time=odd if odd != 2**64 else None)
     record(tmp_path, [6], tau_positive=None, reward=None)
     run = read_run(tmp_path, "run")
     assert list(run.responses) == [1, 6]
-    assert run.notes == [f"{len(bad) + 2} of the lines of tokens.jsonl could not be read"]
+    assert run.notes == [f"{len(bad) + 14} of the lines of tokens.jsonl could not be read"]
     assert run.notes[0] in Page(page.html([run])).text
 
 
-def test_a_log_that_was_cut_short_gives_what_it_has(tmp_path, stare):
-    (events,) = stare.rglob("events.out.*")
-    (tmp_path / events.name).write_bytes(events.read_bytes()[: events.stat().st_size // 2])
-    run = read_run(tmp_path / "stare", "run")
-    cut = read_run_of(tmp_path, events.name)
-    assert 0 < len(cut.scalars["stare/batch_entropy"].steps) <= len(run.scalars["stare/batch_entropy"].steps)
+def test_numbers_that_no_training_has_are_left_out(tmp_path):
+    for step, odd in enumerate((math.inf, -math.inf, math.nan, 10**400, -(10**400), 1e308), start=1):
+        record(tmp_path, [step], surprisal=[odd, 2.0, 0.5], advantage=[1.5, odd, 1.5], reward=odd, tau_positive=odd)
+    run = read_run(tmp_path, "run")
+    for (response,) in run.responses.values():
+        assert response.surprisal == [None, 2.0, 0.5] and response.advantage == [1.5, None, 1.5]
+        assert response.reward is response.tau_positive is None
+    main([str(tmp_path), "-o", str(tmp_path / "report.html"), "--png", str(tmp_path / "report.png")])
+    assert "quadrants-dots-other" in Page((tmp_path / "report.html").read_text()).ids()
 
 
-def read_run_of(folder: Path, name: str):
-    alone = folder / "alone"
-    alone.mkdir()
-    (folder / name).rename(alone / name)
-    return read_run(alone, "alone")
+def test_values_as_large_as_a_log_can_hold_are_drawn(tmp_path):
+    log(tmp_path, {"stare/batch_entropy": {1: 3e38, 2: -3e38, 2**62: 1.0}, "reward": {1: 3e38, 2: 1e-45}})
+    main([str(tmp_path), "-o", str(tmp_path / "report.html"), "--png", str(tmp_path / "report.png")])
+    assert "reward-curve-0" in Page((tmp_path / "report.html").read_text()).ids()
+
+
+def damaged(events: bytes, way: str) -> bytes:
+    half = len(events) // 2
+    match way:
+        case "cut":
+            return events[:half]
+        case "changed":
+            return events[:half] + bytes([events[half] ^ 1]) + events[half + 1 :]
+        case "overwritten":
+            return events[:half] + bytes(len(events) - half)
+        case "hole":
+            return events[:half] + events[half + 100 :]
+
+
+@pytest.mark.parametrize("way", ["cut", "changed", "overwritten", "hole"])
+def test_a_damaged_log_gives_what_it_has_and_says_what_is_missing(tmp_path, way):
+    log(tmp_path, {"stare/batch_entropy": dict.fromkeys(STEPS, 0.5)})
+    (events,) = tmp_path.glob("events.out.*")
+    assert read_run(tmp_path, "run").notes == []
+    events.write_bytes(damaged(events.read_bytes(), way))
+    run = read_run(tmp_path, "run")
+    last = run.scalars["stare/batch_entropy"].steps[-1]
+    assert 40 <= last <= 60
+    (note,) = run.notes
+    assert note == f"{events.name} is damaged after step {last}, and what comes below is not shown (DataLossError)"
+    assert f"run: {note}." in Page(page.html([run])).text
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path, stare):
+    os.mkfifo(stare / "tokens.pipe.jsonl")
+    (stare / "tokens.zero.jsonl").symlink_to("/dev/zero")
+    os.mkfifo(stare / "events.out.tfevents.pipe")
+    (stare / "events.out.tfevents.zero").symlink_to("/dev/zero")
+    (stare / "tokens.folder.jsonl").mkdir()
+    command = [sys.executable, "-m", "openrlhf_stare.report", stare, "-o", tmp_path / "report.html"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    text = (tmp_path / "report.html").read_text()
+    names = ["events.out.tfevents.pipe", "events.out.tfevents.zero"]
+    names += [f"tokens.{kind}.jsonl" for kind in ("folder", "pipe", "zero")]
+    for name in names:
+        assert f"stare: {name} is no regular file and was not read." in text
 
 
 def test_names_tell_runs_apart(tmp_path):
@@ -261,8 +315,7 @@ def test_two_runs_compared(stare, grpo):
     ids = shown.ids()
     for key in ("entropy", "gate", "reward"):
         assert {f"{key}-curve-0", f"{key}-curve-1"} <= set(ids), key
-    for key in ("weights", "length", "share"):
-        assert f"{key}-curve-0" in ids and f"{key}-curve-1" not in ids, key
+    assert "weights-curve-0" in ids and "weights-curve-1" not in ids
     assert {"gate-target", "gate-gate-open", "quadrants-dots-L+", "quadrants-dots-L-"} <= set(ids)
     assert "Not in it: grpo, without W and M (stare/reweight_w)." in shown.text
     assert "held against that of the others" in shown.text
@@ -286,19 +339,6 @@ def test_what_no_run_has_is_left_out_and_said_so(tmp_path):
     for picture in missing:
         assert f"{picture.title}: no run has {picture.needs}." in shown.text
         assert picture.key not in shown.ids()
-
-
-def test_the_target_of_tpo(tmp_path, stare):
-    values = {
-        "tpo/target_kl": {1: 0.5, 2: 0.4},
-        "tpo/fit_kl": {1: 0.3, 2: 0.2},
-        "tpo/effective_responses": {1: 3, 2: 4},
-    }
-    log(tmp_path / "tpo", grpo_values() | values)
-    shown = page_of(stare, tmp_path / "tpo")
-    assert "target-curve-1" in shown.ids() and "target-curve-0" not in shown.ids()
-    for label in ("KL of q from old policy (nats)", "KL of q from policy (nats)", "effective responses"):
-        assert label in shown.text
 
 
 def test_a_record_alone_makes_a_page(tmp_path):
