@@ -45,4 +45,5 @@ def environment(args: SimpleNamespace) -> dict[str, str]:
     reward = args.reward.remote_url or ""
     if reward.endswith(".py"):
         reward = os.path.abspath(reward)
-    return {SETTINGS: json.dumps({"reward": reward, **vars(args.tool)})}
+    engines = {"engines": args.vllm.num_engines or 1, "gpus_of_each": args.vllm.tensor_parallel_size}
+    return {SETTINGS: json.dumps({"reward": reward, **engines, **vars(args.tool)})}

@@ -38,7 +38,7 @@ from functools import partial
 import torch
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
 
-from openrlhf_stare.tools import SETTINGS, sandbox
+from openrlhf_stare.tools import SETTINGS, cores, sandbox
 from openrlhf_stare.tools.config import ToolConfig
 
 logger = logging.getLogger(__name__)
@@ -101,11 +101,11 @@ class AgentExecutor(MultiTurnAgentExecutor):
         super().__init__(PythonTool)
         options = json.loads(os.environ[SETTINGS])
         self.scorer = SingleTurnAgentExecutor(options.pop("reward").split(","))
+        engines, gpus_of_each = options.pop("engines"), options.pop("gpus_of_each")
         self.config = ToolConfig(**options)
         sandbox.check(self.config)
-        # More programs than cores, as those that sleep take none. A program's time runs from its start: one that waits
-        # for a thread loses nothing, but too many at once would leave none enough of a core within its time.
-        self.pool = ThreadPoolExecutor(8 + 4 * os.cpu_count())
+        # A program's time runs from its start, so one that waits for a thread loses nothing.
+        self.pool = ThreadPoolExecutor(cores.programs_at_a_time(engines, gpus_of_each))
 
     async def execute(
         self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None

@@ -111,7 +111,7 @@ def executor(monkeypatch, tmp_path) -> agent.AgentExecutor:
     """Made as the rollout actor makes it, from the path and the job's environment."""
     reward = tmp_path / "reward.py"
     reward.write_text(REWARD)
-    settings = {"reward": str(reward), **vars(CONFIG)}
+    settings = {"reward": str(reward), "engines": 1, "gpus_of_each": 1, **vars(CONFIG)}
     monkeypatch.setenv(tools.SETTINGS, json.dumps(settings))
     executor = _load_agent_executor(str(tools.AGENT))
     assert isinstance(executor, AgentExecutorBase) and executor.config == CONFIG
@@ -259,7 +259,9 @@ def test_another_agent_needs_none_of_it(tmp_path, monkeypatch):
 
 def test_the_options_reach_the_agent_s_processes(monkeypatch):
     assert tools.environment(parse("--reward.remote_url", "reward.py")) == {}
-    words = "--train.agent_func_path agent.py --reward.remote_url reward.py --tool.seconds 3".split()
+    words = "--train.agent_func_path agent.py --reward.remote_url reward.py --tool.seconds 3"
+    words = f"{words} --vllm.num_engines 4 --vllm.tensor_parallel_size 2".split()
     (settings,) = map(json.loads, tools.environment(parse(*words)).values())
     assert settings.pop("reward") == os.path.abspath("reward.py")
+    assert (settings.pop("engines"), settings.pop("gpus_of_each")) == (4, 2)
     assert ToolConfig(**settings) == ToolConfig(seconds=3)
