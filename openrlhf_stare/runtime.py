@@ -1,8 +1,11 @@
-"""The one place that chooses between the CPU runtime and none (a GPU needs none)."""
+"""The one place that chooses between the CPU runtime (`cpu/`) and none, and that imports it. A GPU needs none."""
 
 from __future__ import annotations
 
 import os
+from types import ModuleType, SimpleNamespace
+
+from openrlhf_stare.options import UsageError
 
 # Set to 1 or 0 it overrides the choice; the driver sets it for all the processes it starts.
 CPU_VARIABLE = "OPENRLHF_STARE_CPU"
@@ -17,10 +20,59 @@ def on_cpu() -> bool:
     return not torch.cuda.is_available()
 
 
+def _chosen() -> ModuleType | None:
+    """The CPU runtime, or None."""
+    if not on_cpu():
+        return None
+    from openrlhf_stare import cpu
+
+    return cpu
+
+
+def environment() -> dict[str, str]:
+    """The variables that carry the choice, and what follows from it, to every process of a job."""
+    cpu = _chosen()
+    return {CPU_VARIABLE: "1", **cpu.environment()} if cpu else {CPU_VARIABLE: "0"}
+
+
 def prepare_process() -> None:
     """Make OpenRLHF importable in this process where there is no GPU; without effect where there is one."""
-    if on_cpu():
-        from openrlhf_stare import cpu
-
-        os.environ.update(cpu.environment())
+    if cpu := _chosen():
+        os.environ.update(environment())
         cpu.install()
+
+
+def check_arguments(args: SimpleNamespace) -> None:
+    """Refuse the flags that cannot work on a CPU, if this is one.
+
+    Raises:
+        UsageError: a flag asks for what needs a GPU.
+    """
+    if cpu := _chosen():
+        cpu.check_arguments(args)
+
+
+def set_arguments(args: SimpleNamespace) -> None:
+    """Give the flags that have one possible value on a CPU that value, if this is one."""
+    if cpu := _chosen():
+        cpu.set_arguments(args)
+
+
+def check_cluster(available: dict[str, float]) -> None:
+    """Refuse a cluster with real GPUs whose driver sees none.
+
+    Raises:
+        UsageError: the driver's choice of the CPU runtime is wrong for the cluster.
+    """
+    accelerators = [name for name in available if name.startswith("accelerator_type:")]
+    if accelerators and on_cpu():
+        raise UsageError(
+            f"torch sees no GPU where the driver runs, but the Ray cluster has {', '.join(accelerators)}: "
+            f"set {CPU_VARIABLE}=0 in the job's environment"
+        )
+
+
+def own_ray(gpus: int, cpus: int) -> dict:
+    """The resources of the Ray that a driver without a GPU starts by itself: GPUs and CPUs as numbers, whatever the
+    machine has. With a GPU Ray counts them itself."""
+    return {"num_gpus": gpus, "num_cpus": max(cpus, os.cpu_count() or 1)} if on_cpu() else {}

@@ -1,6 +1,6 @@
 """What lets OpenRLHF, DeepSpeed and vLLM run where there is no GPU. Imported only there.
 
-`environment` and `set_arguments` say how a job is set up, `check_arguments` and `check_cluster` what cannot work;
+`environment` and `set_arguments` say how a job is set up, `check_arguments` what cannot work;
 `install` announces the work-arounds of a process (patches.py), each of which waits for the import of what it mends.
 """
 
@@ -10,14 +10,12 @@ import os
 from types import SimpleNamespace
 
 from openrlhf_stare.options import UsageError
-from openrlhf_stare.runtime import CPU_VARIABLE
 from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
 
 
 def environment() -> dict[str, str]:
-    """The variables that every process of a job needs; a value that is set already wins."""
+    """The variables that every process of a job needs here; a value that is set already wins."""
     defaults = {
-        CPU_VARIABLE: "1",
         "DS_ACCELERATOR": "cpu",
         # Ranks and engine share the cores: one thread each is faster than all of them competing.
         "OMP_NUM_THREADS": "1",
@@ -57,20 +55,6 @@ def check_arguments(args: SimpleNamespace) -> None:
     for flag, size in sizes.items():
         if size > 1:
             raise UsageError(f"{flag} {size} needs GPUs, and torch sees none here: use 1")
-
-
-def check_cluster(available: dict[str, float]) -> None:
-    """Refuse a cluster with real GPUs whose driver sees none.
-
-    Raises:
-        UsageError: the driver's choice of the CPU runtime is wrong for the cluster.
-    """
-    accelerators = [name for name in available if name.startswith("accelerator_type:")]
-    if accelerators:
-        raise UsageError(
-            f"torch sees no GPU where the driver runs, but the Ray cluster has {', '.join(accelerators)}: "
-            f"set {CPU_VARIABLE}=0 in the job's environment"
-        )
 
 
 def set_arguments(args: SimpleNamespace) -> None:

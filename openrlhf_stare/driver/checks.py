@@ -1,89 +1,13 @@
-"""The flags that the command adds to OpenRLHF's own, and the checks that come before anything starts."""
+"""What is refused and what is warned of, by the flags alone, before anything starts."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 from types import SimpleNamespace
 
 from openrlhf_stare import tools
-from openrlhf_stare.algorithms.config import SrGrpoConfig, StareConfig, TpoConfig
 from openrlhf_stare.dealing import data_parallel_ranks, dealing_unit
+from openrlhf_stare.driver.flags import CONFIGS, ESTIMATOR, NOT_WITH_PI, POLICY_LOSSES
 from openrlhf_stare.options import UsageError
-from openrlhf_stare.tools.config import ToolConfig
-
-POLICY_LOSSES = ("stare", "openrlhf", "tpo")
-# First part of a flag -> where its options are.
-CONFIGS = {"stare": StareConfig, "tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig}
-NOT_WITH_PI = ("reweight_w", "reweight_m")  # without effect there, so whoever gives one means something else
-ESTIMATOR = "--algo.advantage.estimator"
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add our flags to the parser of OpenRLHF's command, and have a bad flag answered with one line."""
-    group = parser.add_argument_group("STARE", "What openrlhf-stare adds; every other flag is OpenRLHF's own.")
-    group.add_argument(
-        "--policy_loss",
-        default=POLICY_LOSSES[0],
-        metavar=_one_of(POLICY_LOSSES),
-        help="stare reweights the entropy-critical tokens of OpenRLHF's loss; openrlhf leaves that loss untouched and "
-        "only measures the entropy; tpo is Target Policy Optimization (default: %(default)s)",
-    )
-    # The short form writes to the long form's place and has no default of its own: the last one given wins.
-    estimator = parser._option_string_actions[ESTIMATOR]
-    estimator.choices = [*estimator.choices, "sr_grpo"]
-    group.add_argument(
-        "--advantage_estimator",
-        dest=estimator.dest,
-        choices=estimator.choices,
-        default=argparse.SUPPRESS,
-        help=f"short form of {ESTIMATOR}; sr_grpo, which is ours, gives every response of a prompt their soft reward",
-    )
-    group.add_argument(
-        "--eval_top_p",
-        type=float,
-        metavar="P",
-        help="top-p of the evaluation's samples, between 0 and 1 (default: that of --rollout.top_p)",
-    )
-    group.add_argument(
-        "--preflight",
-        action="store_true",
-        help="train nothing: check what the job needs on every node of the cluster, and print a table",
-    )
-    group.add_argument(
-        "--dry-run", action="store_true", help="with --preflight: check only what needs no cluster, on this machine"
-    )
-    group.add_argument(
-        "--wait_for_resources",
-        type=float,
-        metavar="SECONDS",
-        help="how long to wait for a Ray cluster that is still too small for the job (default: for ever where an "
-        "autoscaler can add nodes, else not at all)",
-    )
-    for method, config in CONFIGS.items():
-        for field in dataclasses.fields(config):
-            flag, description = f"--{method}.{field.name}", field.metadata["help"].replace("%", "%%")
-            if isinstance(field.default, bool):
-                options = {"action": "store_true"}
-            else:
-                # The choices are shown but left to the dataclass to check: its sentence carries the remedy.
-                choices = field.metadata["choices"]
-                metavar = _one_of(choices) if choices else field.name.upper()
-                options = {"type": type(field.default), "metavar": metavar}
-            # Those of NOT_WITH_PI are left out of the arguments unless given, for `check` to see whether they were.
-            default = argparse.SUPPRESS if field.name in NOT_WITH_PI else field.default
-            group.add_argument(flag, default=default, help=f"{description} (default: {field.default})", **options)
-            if field.default is True:
-                off = {"dest": flag[2:], "action": "store_false", "default": argparse.SUPPRESS}
-                group.add_argument(f"--{method}.no_{field.name}", help=f"turns {flag} off", **off)
-
-    # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
-    parser.error = lambda message: parser.exit(2, f"train_ray: error: {' '.join(message.split())}\n")
-
-
-def has_flags(parser: argparse.ArgumentParser) -> bool:
-    """Whether `add_flags` has been at this parser."""
-    return "--policy_loss" in parser._option_string_actions
 
 
 def check(args: SimpleNamespace) -> list[str]:
@@ -140,6 +64,7 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
             f"{args.vllm.tensor_parallel_size} makes {engines} GPUs, but --train.colocate_all has the engines share "
             f"the actor's {ranks}: make them equal"
         )
+    _refuse_unequal_colocation(args)
     if args.ckpt.max_num < 2 and args.ckpt.save_steps != -1 and not args.ckpt.disable_ds:
         raise UsageError(
             f"--ckpt.max_num {args.ckpt.max_num} would leave no complete checkpoint while the next one is saved: "
@@ -154,6 +79,28 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
         tools.check(args)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def _refuse_unequal_colocation(args: SimpleNamespace) -> None:
+    """Two models that share GPUs need the same number of them. OpenRLHF asserts it after it has joined the cluster."""
+    advantage, train = args.algo.advantage, args.train
+    for flag, shared, one, other in (
+        ("--train.colocate_all", train.colocate_all and args.algo.kl.init_coef > 0, "actor", "ref"),
+        ("--train.colocate_actor_ref", train.colocate_actor_ref and args.algo.kl.init_coef > 0, "actor", "ref"),
+        (
+            "--train.colocate_critic_reward",
+            train.colocate_critic_reward and advantage.estimator == "gae",
+            "critic",
+            "reward",
+        ),
+    ):
+        for size in ("num_nodes", "num_gpus_per_node"):
+            first, second = getattr(getattr(args, one), size), getattr(getattr(args, other), size)
+            if shared and first != second:
+                raise UsageError(
+                    f"--{one}.{size} {first} and --{other}.{size} {second} cannot share GPUs under {flag}: make them "
+                    "equal"
+                )
 
 
 def _refuse_under_sr_grpo(args: SimpleNamespace) -> None:
@@ -272,7 +219,3 @@ def _warnings(args: SimpleNamespace) -> list[str]:
             "from weights newer than the sampler's: use exact for the entropy of the policy in training"
         )
     return warnings
-
-
-def _one_of(choices: tuple[str, ...]) -> str:
-    return "{" + ",".join(choices) + "}"

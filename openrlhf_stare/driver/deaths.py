@@ -81,7 +81,8 @@ def watched() -> Iterator[None]:
         while not (death := first_death()) and time.monotonic() < deadline:
             time.sleep(0.2)
         if death:
-            traceback.print_exc()
+            if not isinstance(error, KeyboardInterrupt):
+                traceback.print_exc()
             sys.exit(f"train_ray: error: {death}")
         raise
     finally:
@@ -110,9 +111,9 @@ def _interrupt_a_waiting_driver(over: threading.Event) -> None:
 
 
 def first_death() -> str | None:
-    """The first death among the job's actors of OpenRLHF, in one sentence.
+    """The first death among the job's actors of OpenRLHF; None if all are alive or were ended on purpose.
 
-    None if all are alive or were ended on purpose.
+    One sentence, which for an actor that failed while loading ends with its whole error, of however many lines.
     """
     job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
     dead = actors(job_id=job, actor_state_name="DEAD").values()
@@ -125,10 +126,18 @@ def first_death() -> str | None:
     who = f"{NAMES[name]} ({name}, process {actor['Pid']} on {actor['Address']['IPAddress']})"
     cause = actor["DeathCause"]
     if cause.HasField("creation_task_failure_context"):
-        *_, error = cause.creation_task_failure_context.formatted_exception_string.strip().splitlines()
-        return f"{who} failed while loading: {error}"
+        return f"{who} failed while loading: {_error(cause.creation_task_failure_context.formatted_exception_string)}"
     context = getattr(cause, cause.WhichOneof("context"))
     return (
         f"{who} died: {' '.join(context.error_message.split())} "
         "The same command with --ckpt.load_enable goes on from the last complete checkpoint"
     )
+
+
+def _error(formatted: str) -> str:
+    """The exception of a formatted traceback with all lines of its message, which `traceback` does not indent."""
+    lines = formatted.strip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    below = lines[frames[-1] + 1 :] if frames else lines
+    first = next((number for number, line in enumerate(below) if not line.startswith("    ")), 0)
+    return "\n".join(below[first:])

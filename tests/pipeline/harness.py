@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -22,7 +21,8 @@ import torch
 from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup
 
-from openrlhf_stare import train_ray, worker
+from openrlhf_stare import runtime, worker
+from openrlhf_stare.driver import cluster, command, flags
 
 worker.install()
 
@@ -122,41 +122,18 @@ class ReadableActor(StarePolicyActor):
         return torch.random.get_rng_state()
 
 
-class _Parsed(Exception):
-    pass
+def parse(words: list[str]) -> SimpleNamespace:
+    """The arguments as the command makes them of the flags, ours included.
 
-
-def parse(flags: list[str]) -> SimpleNamespace:
-    """The arguments as OpenRLHF's command makes them of the flags, ours included."""
-
-    def stop(args):
-        raise _Parsed(args)
-
-    def no_ray(**kwargs):
-        return None
-
-    with (
-        patch.object(sys, "argv", ["train_ray", *flags]),
-        patch("openrlhf.utils.get_strategy", stop),
-        patch.object(train_ray, "running_cluster", lambda: None),
-        patch.object(train_ray.resources, "check", lambda args, available: None),
-        patch("openrlhf_stare.driver.scaling.wait_for_resources", lambda args: None),
-        patch("openrlhf_stare.cpu.check_arguments", lambda args: None),  # and so can layouts whose kernels need a GPU
-        patch.object(train_ray.checks, "check", lambda args: []),  # what vLLM cannot take (LoRA) can train here
-        patch("ray.init", no_ray),
-        patch("ray.is_initialized", lambda: False),
-        patch("ray.cluster_resources", dict),
-        patch("ray.shutdown", lambda: None),
-    ):
-        try:
-            train_ray.run()
-        except _Parsed as parsed:
-            return parsed.args[0]
-    raise AssertionError("OpenRLHF's command ended before it made its strategy")
+    What vLLM cannot take (LoRA) and layouts whose kernels need a GPU can train here, so our checks are left out.
+    """
+    args = command.settle(flags.parse(words))
+    runtime.set_arguments(args)
+    return args
 
 
 def start_ray(gpus: int, *, python_path: tuple[str, ...] = (), **options) -> None:
-    runtime_env = train_ray.job_wide({})
+    runtime_env = cluster.job_wide({})
     # For the workers to unpickle ReadableActor, and to have the package that this process has.
     places = [*python_path, str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     runtime_env["env_vars"]["PYTHONPATH"] = os.pathsep.join(filter(None, places))

@@ -53,6 +53,17 @@ def test_an_engine_that_cannot_start_ends_the_job_with_its_own_error(addends, tm
     assert "failed while loading: RuntimeError: vLLM did not start: ValueError: Available memory" in last_line(job)
 
 
+def test_an_engine_s_error_of_many_lines_is_shown_whole(addends, tmp_path):
+    """Without the checks before Ray only vLLM itself says that the model has fewer positions."""
+    job = run_job([*job_flags(addends, tmp_path), "--no_checks", "--data.max_len", "2048"], tmp_path)
+    assert job.status == 1 and not job.left_over
+    before, error = job.output.split("train_ray: error: ")
+    assert error.startswith("a vLLM engine (RolloutRayActor, process ")
+    assert "failed while loading: " in error and "ValidationError: 1 validation error for ModelConfig" in error
+    assert "max_model_len (2048) is greater than the derived max_model_len (max_position_embeddings=64" in error
+    assert "KeyboardInterrupt" not in before
+
+
 def test_an_actor_that_cannot_start_ends_the_job_with_its_own_error(addends, tmp_path):
     job = run_job([*job_flags(addends, tmp_path), "--actor.lr_scheduler", "no_such"], tmp_path)
     assert job.status == 1 and not job.left_over

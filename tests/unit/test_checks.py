@@ -1,131 +1,26 @@
-"""Our flags in OpenRLHF's own parser, and what is refused or warned of before anything starts."""
+"""What is refused or warned of by the flags alone, before anything starts."""
 
 import dataclasses
 
 import pytest
-from flag_parser import openrlhf_parser, parse, parser_with_ours
+from flag_parser import parse
 
-from openrlhf_stare.algorithms.config import StareConfig, TpoConfig
+from openrlhf_stare.algorithms.config import StareConfig
 from openrlhf_stare.driver import checks
 
 FIELDS = dataclasses.fields(StareConfig)
 DEFAULTS = {field.name: field.default for field in FIELDS}
-ALWAYS_THERE = {name: default for name, default in DEFAULTS.items() if name not in checks.NOT_WITH_PI}
-TPO_DEFAULTS = {field.name: field.default for field in dataclasses.fields(TpoConfig)}
-ALL_FIELDS = {
-    f"{method}.{field.name}": field for method, of in checks.CONFIGS.items() for field in dataclasses.fields(of)
-}
 
 # As little as TPO asks for: OpenRLHF's own defaults are the gae estimator, a KL penalty and one response a prompt.
 TPO = """--policy_loss tpo --advantage_estimator group_norm --algo.kl.init_coef 0 --actor.num_gpus_per_node 2
     --rollout.n_samples_per_prompt 4 --rollout.batch_size 16 --rollout.micro_batch_size 8
     --train.batch_size 32 --train.micro_batch_size 2""".split()
 
-# A command of the kind that the cluster recipes use.
-TYPICAL = """--actor.model_name_or_path model --reward.remote_url http://host:1/score --data.prompt_dataset prompts
-    --algo.advantage.estimator group_norm --rollout.batch_size 64 --rollout.n_samples_per_prompt 8
-    --train.batch_size 512 --vllm.num_engines 4 --vllm.tensor_parallel_size 2 --ds.zero_stage 3 --actor.adam.lr 5e-7
-    --algo.kl.init_coef 0 --actor.eps_clip_low_high 0.2 0.28 --train.async_enable
-    --ds.packing_samples --use_ms""".split()
-
 
 def refusal(*words: str) -> str:
     with pytest.raises(checks.UsageError) as caught:
         checks.check(parse(*words))
     return str(caught.value)
-
-
-# The flags
-
-
-def test_one_help_shows_openrlhfs_flags_and_ours():
-    text = parser_with_ours().format_help()
-    ours = ["--policy_loss {stare,openrlhf,tpo}", "--advantage_estimator", "--stare.variant {O1,C2}"]
-    for flag in [*openrlhf_parser()._option_string_actions, *ours, *(f"--stare.{name}" for name in DEFAULTS)]:
-        assert flag in text
-
-
-def test_the_help_of_every_option_is_the_dataclass_s_and_ends_with_the_default(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "1000")  # argparse breaks lines at hyphens too
-    text = " ".join(parser_with_ours().format_help().split())
-    for field in ALL_FIELDS.values():
-        assert f"{field.metadata['help']} (default: {field.default})" in text
-
-
-def test_whether_the_flags_are_there_can_be_asked():
-    assert not checks.has_flags(openrlhf_parser())
-    assert checks.has_flags(parser_with_ours())
-
-
-def test_without_our_flags_the_loss_is_stare_with_the_defaults_of_the_dataclass():
-    args = parse()
-    assert args.policy_loss == "stare"
-    assert vars(args.stare) == ALWAYS_THERE
-    assert vars(args.tpo) == TPO_DEFAULTS
-    assert StareConfig(**vars(args.stare)) == StareConfig()
-    assert checks.check(args) == []
-
-
-def test_every_option_has_a_type_that_a_flag_can_convert_to():
-    # type=bool would turn "False" into True.
-    assert {type(default) for default in DEFAULTS.values()} <= {str, int, float}
-
-
-@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-def test_every_option_arrives_as_typed(field):
-    given = (field.metadata["choices"] or ("3" if isinstance(field.default, int) else "0.25",))[-1]
-    args = parse(f"--stare.{field.name}", given)
-    assert vars(args.stare) == {**ALWAYS_THERE, field.name: type(field.default)(given)}
-
-
-def test_the_config_of_a_command():
-    args = parse(*"--stare.variant C2 --stare.schedule adaptive --stare.w_max 2 --stare.target_entropy 0.5".split())
-    assert StareConfig(**vars(args.stare)) == StareConfig(
-        variant="C2", schedule="adaptive", w_max=2.0, target_entropy=0.5
-    )
-
-
-@pytest.mark.parametrize(
-    "words, expected",
-    [
-        ("", "gae"),
-        ("--advantage_estimator rloo", "rloo"),
-        ("--algo.advantage.estimator rloo", "rloo"),
-        ("--advantage_estimator rloo --algo.advantage.estimator dr_grpo", "dr_grpo"),
-        ("--algo.advantage.estimator dr_grpo --advantage_estimator rloo", "rloo"),
-        ("--advantage_estimator sr_grpo", "sr_grpo"),
-        ("--algo.advantage.estimator sr_grpo", "sr_grpo"),
-    ],
-)
-def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expected):
-    args = parse(*words.split())
-    assert args.algo.advantage.estimator == expected
-    assert not hasattr(args, "advantage_estimator")
-
-
-# OpenRLHF's flags stay as they are
-
-
-@pytest.mark.parametrize("words", [[], TYPICAL], ids=["defaults", "typical"])
-def test_openrlhfs_flags_parse_to_the_same_values(words):
-    without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
-    added = {"policy_loss", "eval_top_p", "preflight", "dry_run", "wait_for_resources"} | ALL_FIELDS.keys()
-    added -= {f"stare.{name}" for name in checks.NOT_WITH_PI}
-    run_name = "logger.wandb.run_name"  # the minute of the day
-    assert with_ours.keys() - without.keys() == added
-    assert {name: with_ours[name] for name in without if name != run_name} == {
-        name: value for name, value in without.items() if name != run_name
-    }
-
-
-def test_every_abbreviation_that_openrlhf_understands_means_the_same():
-    theirs, with_ours = openrlhf_parser(), parser_with_ours()
-    prefixes = {flag[:end] for flag in theirs._option_string_actions for end in range(3, len(flag))}
-    clear = {prefix for prefix in prefixes if len(theirs._get_option_tuples(prefix)) == 1}
-    assert len(clear) > 100
-    for prefix in clear:
-        (before,), (after,) = theirs._get_option_tuples(prefix), with_ours._get_option_tuples(prefix)
-        assert before[1:] == after[1:]
 
 
 # What is refused
@@ -168,6 +63,9 @@ def test_every_abbreviation_that_openrlhf_understands_means_the_same():
         ("--tpo.eta", "nan", "give", ""),
         ("--ds.lora.rank", "8", "merge", ""),
         ("--vllm.num_engines", "3", "make them equal", "--train.colocate_all --actor.num_gpus_per_node 4"),
+        ("--actor.num_nodes", "2", "make them equal", "--train.colocate_all"),
+        ("--ref.num_gpus_per_node", "4", "make them equal", "--train.colocate_actor_ref"),
+        ("--reward.num_nodes", "2", "make them equal", "--train.colocate_critic_reward"),
         ("--eval_top_p", "0", "give", ""),
         ("--eval_top_p", "1.5", "give", ""),
         ("--wait_for_resources", "-1", "give seconds", ""),
@@ -231,14 +129,6 @@ def test_what_goes_with_tpo(words):
     assert checks.check(parse(*TPO, *words.split())) == []
 
 
-@pytest.mark.parametrize(
-    "words, expected",
-    [("", True), ("--tpo.no_length_normalize", False), ("--tpo.no_length_normalize --tpo.length_normalize", True)],
-)
-def test_length_normalisation_is_on_unless_turned_off_and_the_last_flag_wins(words, expected):
-    assert TpoConfig(**vars(parse(*words.split()).tpo)) == TpoConfig(length_normalize=expected)
-
-
 NUMBERS = [field.name for field in FIELDS if isinstance(field.default, float)]
 
 
@@ -251,6 +141,7 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
 @pytest.mark.parametrize(
     "words",
     [
+        "",
         "--stare.w_max 1.2 --stare.reweight_w 1.3",  # only the adaptive schedule reads w_max and m_min
         "--stare.m_min 0.8 --stare.reweight_m 0.7",
         "--stare.top_p_ratio 0",
@@ -271,29 +162,6 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
 )
 def test_what_is_just_inside_is_accepted_without_a_warning(words):
     assert checks.check(parse(*words.split())) == []
-
-
-@pytest.mark.parametrize(
-    "words, named",
-    [
-        ("--stare.top_p_ratio abc", ["--stare.top_p_ratio", "'abc'"]),
-        ("--stare.reweight_w 1,1", ["--stare.reweight_w", "'1,1'"]),
-        ("--stare.record_tokens 2.5", ["--stare.record_tokens", "'2.5'"]),
-        ("--stare.alpha", ["--stare.alpha", "expected one argument"]),
-        ("--stare.gamma 1", ["--stare.gamma"]),
-        ("--advantage_estimator grpo", ["--advantage_estimator", "grpo", "group_norm"]),
-        ("--algo.advantage.estimator grpo", ["--algo.advantage.estimator", "grpo", "group_norm"]),
-        ("--ds.zero_stage three", ["--ds.zero_stage", "'three'"]),
-    ],
-)
-def test_a_flag_that_cannot_be_read_ends_with_status_2_and_one_line(words, named, capsys):
-    with pytest.raises(SystemExit) as ended:
-        parse(*words.split())
-    out, err = capsys.readouterr()
-    assert ended.value.code == 2
-    assert out == ""
-    assert err.startswith("train_ray: error: ") and err.count("\n") == 1 and err.endswith("\n")
-    assert all(name in err for name in named)
 
 
 # What is warned of

@@ -12,7 +12,7 @@ import pytest
 from flag_parser import OPENRLHF, openrlhf_parser, parse, parser_with_ours
 
 from openrlhf_stare import TpoConfig
-from openrlhf_stare.driver import checks, resources
+from openrlhf_stare.driver import checks, flags, resources
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -23,7 +23,7 @@ each_page = pytest.mark.parametrize("page", PAGES)
 
 FIELDS = {
     f"--{method}.{field.name}": field
-    for method, config in checks.CONFIGS.items()
+    for method, config in flags.CONFIGS.items()
     for field in dataclasses.fields(config)
     if field.default is not True  # a switch that is on has two flags
 }
@@ -119,7 +119,7 @@ def check_script(script: str, *words: str) -> None:
         if word.startswith("-"):
             assert f'"{word}"' in text or word in PARSER_FLAGS, word
         elif not re.fullmatch(r"[A-Z_]+|[\d.]+", word):  # a placeholder, or the value of a flag
-            assert word in text or (ROOT / word).exists() or word in checks.POLICY_LOSSES, word
+            assert word in text or (ROOT / word).exists() or word in flags.POLICY_LOSSES, word
 
 
 def check_train_ray(*words: str) -> None:
@@ -135,8 +135,8 @@ def check_module(module: str, *words: str) -> None:
     if module == "openrlhf_stare.train_ray":
         check_train_ray(*words)
     elif module.startswith("openrlhf_stare."):
-        flags = [word for word in words if word.startswith("-")]
-        assert [flag for flag in flags if f'"{flag}"' not in source.read_text()] == []
+        given = [word for word in words if word.startswith("-")]
+        assert [flag for flag in given if f'"{flag}"' not in source.read_text()] == []
 
 
 def check_pip(*words: str) -> None:
@@ -213,7 +213,7 @@ def test_a_switch_has_a_row_with_both_its_flags():
 
 def test_the_row_of_the_policy_loss():
     values, default, _ = FLAG_ROWS["--policy_loss"]
-    assert values == ", ".join(f"`{name}`" for name in checks.POLICY_LOSSES)
+    assert values == ", ".join(f"`{name}`" for name in flags.POLICY_LOSSES)
     assert default == f"`{parse().policy_loss}`"
 
 

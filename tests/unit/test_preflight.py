@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_stare.driver import preflight
+from openrlhf_stare.options import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,6 +35,7 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
         eval=SimpleNamespace(dataset=tiny_task["EVAL_DATA"], split="train"),
         reward=SimpleNamespace(remote_url=None, model_name_or_path=tiny_task["MODEL"]),
         train=SimpleNamespace(agent_func_path=None),
+        use_ms=False,
     )
 
 
@@ -72,7 +75,7 @@ def test_a_checkpoint_folder_of_the_node_s_own(args, tmp_path):
 def test_a_model_that_is_not_there(args, tmp_path):
     args.actor.model_name_or_path = str(tmp_path / "nowhere")
     check, sentence = failure(args)
-    assert check == "model" and f"{tmp_path}/nowhere cannot be read" in sentence
+    assert check == "model" and f"{tmp_path}/nowhere is not a folder on this machine" in sentence
 
 
 def test_more_tokens_than_the_model_has_positions(args):
@@ -82,6 +85,22 @@ def test_more_tokens_than_the_model_has_positions(args):
         f"--data.max_len 65 is more than the 64 positions of {args.actor.model_name_or_path}, which vLLM refuses: "
         "use at most 64",
     )
+
+
+def test_what_is_there_needs_no_hub(args, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    assert all(row.ok for row in found(args).values())
+    assert "HF_HUB_OFFLINE" not in os.environ
+
+
+def test_the_first_of_the_mistakes_stops_a_job_and_names_the_way_round(args):
+    preflight.check_driver(args)
+    args.data.prompt_dataset, args.data.max_len = "nowhere.jsonl", 65
+    with pytest.raises(UsageError) as caught:
+        preflight.check_driver(args)
+    assert str(caught.value).startswith("--data.prompt_dataset nowhere.jsonl is not a file on this machine")
+    assert "--no_checks" in str(caught.value)
 
 
 def test_no_chat_template(args):
@@ -96,7 +115,7 @@ def test_data_that_is_not_there(args, tmp_path, flag):
     missing = str(tmp_path / "nowhere.parquet")
     setattr(getattr(args, section), name, f"{args.data.prompt_dataset},{missing}")
     check, sentence = failure(args)
-    assert check == "data" and sentence.startswith(f"{flag} {missing} cannot be read")
+    assert check == "data" and sentence.startswith(f"{flag} {missing} is not a file on this machine")
 
 
 def test_no_data(args):
@@ -136,7 +155,7 @@ def test_the_data_formats_that_openrlhf_reads(args, tmp_path, ending):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (None, "FileNotFoundError"),
+        (None, "is not a file on this machine"),
         ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
         ("reward = 1", "does not define reward_func"),
         ("import sys; sys.exit()", "ends the process that imports it (status 0)"),

@@ -50,3 +50,18 @@ def test_without_openrlhf_the_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", not_installed)
     with pytest.raises(seams.MissingSeam, match=r"not installed: install openrlhf==0\.11\.2"):
         seams.check()
+
+
+@pytest.mark.parametrize("version", ["0.11.1", "0.9.10", "0.11.2rc1"])
+def test_an_older_openrlhf_is_refused_with_every_seam_in_place(monkeypatch, version):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    with pytest.raises(seams.MissingSeam) as error:
+        seams.check()
+    assert str(error.value).startswith(f"OpenRLHF {version} is older than 0.11.2, and its entropies and losses")
+    assert str(error.value).endswith("install openrlhf==0.11.2") and "\n" not in str(error.value)
+
+
+def test_a_newer_openrlhf_with_every_seam_is_warned_of(monkeypatch, caplog):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.12.0")
+    seams.check()
+    assert "OpenRLHF 0.12.0 has all that openrlhf-stare needs, but only 0.11.2 has been tried" in caplog.text

@@ -1,227 +1,66 @@
-"""The settings that the command gives every process of a job, and what it refuses where there is no GPU."""
+"""The command as a user meets it who has mistyped something: a sentence, status 2, and no Ray."""
 
-import json
 import os
-import socket
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_stare import cpu, worker
-from openrlhf_stare.options import UsageError
-from openrlhf_stare.train_ray import check_that_it_answers, job_wide
-
-OPENRLHFS = {"env_vars": {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}}
-CPU_VARIABLES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
-
-
-@pytest.fixture(autouse=True)
-def on_a_cpu(monkeypatch):
-    monkeypatch.setenv("OPENRLHF_STARE_CPU", "1")
-    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
-    for name in CPU_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-
 
 @pytest.fixture
-def submit(monkeypatch):
-    """Be the entry point of a job that was submitted with this runtime environment."""
+def refusal(tiny_task, tmp_path):
+    """What the command says of a job that could start but for the given flags."""
 
-    def submitted(runtime_env):
-        monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": runtime_env}))
+    def run(*words: str, **variables: str) -> str:
+        flags = f"""--actor.model_name_or_path {tiny_task["MODEL"]} --data.prompt_dataset {tiny_task["DATA"]}
+            --data.input_key input --data.label_key label --data.max_len 32 --reward.remote_url {tiny_task["REWARD"]}
+            --advantage_estimator group_norm --rollout.n_samples_per_prompt 8 --algo.kl.init_coef 0
+            --actor.num_gpus_per_node 2 --vllm.num_engines 1 --ckpt.path {tmp_path}/checkpoints
+            --ckpt.output_dir {tmp_path}/model""".split()
+        sessions = tmp_path / "ray"
+        sessions.mkdir()
+        environment = {**os.environ, "RAY_TMPDIR": str(sessions), "RAY_ADDRESS": "local", **variables}
+        command = [sys.executable, "-m", "openrlhf_stare.train_ray", *flags, *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 2, done.stderr
+        assert list(sessions.iterdir()) == []  # no Ray was started
+        assert done.stderr.count("train_ray: error:") == 1 and "Traceback" not in done.stderr
+        assert "Retry" not in done.stderr
+        return done.stderr.strip().splitlines()[-1].removeprefix("train_ray: error: ")
 
-    return submitted
-
-
-# Ray's runtime environment
-
-
-def test_openrlhfs_variables_are_kept_and_ours_added():
-    env = job_wide(OPENRLHFS)
-    assert env["worker_process_setup_hook"] == "openrlhf_stare.worker.install"
-    assert env["env_vars"] == {
-        "TOKENIZERS_PARALLELISM": "true",
-        "NCCL_DEBUG": "WARN",
-        "OPENRLHF_STARE_CPU": "1",
-        "DS_ACCELERATOR": "cpu",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    }
-    assert OPENRLHFS == {"env_vars": {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}}
-
-
-def test_with_a_gpu_the_workers_are_told_so_and_get_no_variable_of_the_cpu_runtime(monkeypatch):
-    monkeypatch.setenv("OPENRLHF_STARE_CPU", "0")
-    env = job_wide(OPENRLHFS)
-    assert env["env_vars"] == {**OPENRLHFS["env_vars"], "OPENRLHF_STARE_CPU": "0"}
-    assert env["worker_process_setup_hook"] == worker.HOOK
-
-
-def test_what_the_user_has_set_wins(monkeypatch):
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "40")
-    assert job_wide(OPENRLHFS)["env_vars"]["VLLM_CPU_KVCACHE_SPACE"] == "40"
-
-
-def test_any_other_key_of_openrlhfs_is_kept():
-    assert job_wide({"working_dir": "here"})["working_dir"] == "here"
-    assert job_wide({})["env_vars"]["DS_ACCELERATOR"] == "cpu"
-
-
-def test_the_values_of_a_submitted_job_win_and_its_keys_are_left_out_of_ours(submit):
-    """Ray refuses a key that is in both, even with equal values."""
-    submit({"working_dir": "there", "env_vars": {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8", "OTHER": "1"}})
-    env = job_wide({**OPENRLHFS, "working_dir": "here"})
-    assert env.keys() == {"worker_process_setup_hook", "env_vars"}
-    assert env["env_vars"].keys().isdisjoint({"NCCL_DEBUG", "OMP_NUM_THREADS", "OTHER"})
-    assert env["env_vars"]["TOKENIZERS_PARALLELISM"] == "true"
-    assert env["env_vars"]["DS_ACCELERATOR"] == "cpu"
-
-
-@pytest.mark.parametrize("runtime_env", [None, {}, {"env_vars": {}}], ids=str)
-def test_a_job_submitted_with_nothing_of_its_own(submit, runtime_env):
-    expected = job_wide(OPENRLHFS)
-    submit(runtime_env)
-    assert job_wide(OPENRLHFS) == expected
-
-
-def test_a_submitted_job_may_bring_our_hook(submit):
-    submit({"worker_process_setup_hook": worker.HOOK})
-    assert "worker_process_setup_hook" not in job_wide(OPENRLHFS)
-
-
-def test_a_submitted_job_may_not_bring_another_hook(submit):
-    submit({"worker_process_setup_hook": "my.module.hook"})
-    with pytest.raises(UsageError, match="my.module.hook.*leave it out"):
-        job_wide(OPENRLHFS)
-
-
-def test_ray_merges_the_two_without_a_conflict(submit):
-    from ray.runtime_env.runtime_env import _merge_runtime_env
-
-    theirs = {"working_dir": "there", "env_vars": {"NCCL_DEBUG": "INFO"}, "worker_process_setup_hook": worker.HOOK}
-    submit(theirs)
-    merged = _merge_runtime_env(theirs, job_wide({**OPENRLHFS, "working_dir": "here"}))
-    assert merged["working_dir"] == "there"
-    assert merged["env_vars"]["NCCL_DEBUG"] == "INFO"
-    assert merged["env_vars"]["OPENRLHF_STARE_CPU"] == "1"
-    assert merged["worker_process_setup_hook"] == worker.HOOK
-
-
-# What cannot work on a CPU
-
-
-def arguments() -> SimpleNamespace:
-    """The flags that `check_arguments` looks at, with OpenRLHF's defaults."""
-    return SimpleNamespace(
-        vllm=SimpleNamespace(sync_with_ray=False, enable_sleep=False, tensor_parallel_size=1),
-        ds=SimpleNamespace(
-            enable_sleep=False,
-            load_in_4bit=False,
-            use_liger_kernel=False,
-            deepcompile=False,
-            tensor_parallel_size=1,
-            ring_attn_size=1,
-        ),
-        train=SimpleNamespace(colocate_all=False),
-    )
-
-
-def set_flag(args: SimpleNamespace, flag: str, value) -> None:
-    section, name = flag.removeprefix("--").split(".")
-    setattr(getattr(args, section), name, value)
-
-
-def test_openrlhfs_defaults_can_run():
-    cpu.check_arguments(arguments())
+    return run
 
 
 @pytest.mark.parametrize(
-    "flag",
+    ("flag", "value", "sentence"),
     [
-        "--vllm.sync_with_ray",
-        "--ds.enable_sleep",
-        "--ds.load_in_4bit",
-        "--ds.use_liger_kernel",
-        "--ds.deepcompile",
+        ("--stare.variant", "X1", "is not one of O1, C2"),
+        ("--vllm.tensor_parallel_size", "2", "needs GPUs, and torch sees none here"),
+        ("--actor.model_name_or_path", "/nowhere/model", "is not a folder on this machine"),
+        ("--data.prompt_dataset", "/nowhere/prompts.jsonl", "is not a file on this machine"),
+        ("--reward.remote_url", "/nowhere/reward.py", "is not a file on this machine"),
+        ("--train.agent_func_path", "/nowhere/agent.py", "is not a file on this machine"),
+        ("--data.max_len", "2048", "is more than the 64 positions of "),
+        ("--ckpt.path", "/proc/nowhere", "cannot be written"),
     ],
 )
-def test_a_switch_that_needs_a_gpu_is_refused_by_name(flag):
-    args = arguments()
-    set_flag(args, flag, True)
-    with pytest.raises(UsageError, match=f"^{flag} needs a GPU.*leave it out$"):
-        cpu.check_arguments(args)
+def test_a_mistake_ends_the_command_before_ray(refusal, flag, value, sentence):
+    assert refusal(flag, value).startswith(f"{flag} {value} {sentence}")
 
 
-def test_vllm_sleep_is_refused_where_openrlhf_would_use_it():
-    args = arguments()
-    args.vllm.enable_sleep = True
-    cpu.check_arguments(args)  # OpenRLHF ignores it without --train.colocate_all
-    args.train.colocate_all = True
-    with pytest.raises(UsageError, match="--vllm.enable_sleep"):
-        cpu.check_arguments(args)
+def test_an_assertion_of_openrlhf_ends_the_command_before_ray(refusal):
+    said = refusal("--rollout.n_samples_per_prompt", "1")
+    assert said == "OpenRLHF refuses these flags: group_norm requires n_samples_per_prompt > 1"
 
 
-@pytest.mark.parametrize("flag", ["--vllm.tensor_parallel_size", "--ds.tensor_parallel_size", "--ds.ring_attn_size"])
-def test_a_size_that_needs_gpus_is_refused_with_its_value(flag):
-    args = arguments()
-    set_flag(args, flag, 2)
-    with pytest.raises(UsageError, match=f"^{flag} 2 needs GPUs.*use 1$"):
-        cpu.check_arguments(args)
+def test_a_hub_that_does_not_answer_is_asked_once(refusal, monkeypatch):
+    """Its clients would try six times, and half a minute."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    said = refusal("--actor.model_name_or_path", "nobody/nothing", HF_ENDPOINT="http://127.0.0.1:1")
+    assert said.startswith("--actor.model_name_or_path nobody/nothing cannot be read (")
 
 
-def test_the_driver_of_a_cluster_with_gpus_must_not_choose_the_cpu_runtime():
-    cpu.check_cluster({"CPU": 8.0, "GPU": 4.0, "memory": 1e9})  # logical GPUs
-    with pytest.raises(UsageError, match="accelerator_type:H100.*set OPENRLHF_STARE_CPU=0"):
-        cpu.check_cluster({"CPU": 8.0, "GPU": 4.0, "accelerator_type:H100": 1.0})
-
-
-def test_what_has_one_value_on_a_cpu_gets_it():
-    args = SimpleNamespace(
-        ds=SimpleNamespace(attn_implementation="flash_attention_2"),
-        vllm=SimpleNamespace(enforce_eager=False, sync_backend="nccl"),
-    )
-    cpu.set_arguments(args)
-    assert (args.ds.attn_implementation, args.vllm.enforce_eager, args.vllm.sync_backend) == ("sdpa", True, "gloo")
-
-
-# The cluster to join
-
-
-def test_a_cluster_that_listens_is_joined():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        check_that_it_answers(f"127.0.0.1:{server.getsockname()[1]}")
-
-
-@pytest.mark.parametrize(("given", "source"), [("127.0.0.1:1", "RAY_ADDRESS"), (None, "the last `ray start`")])
-def test_a_cluster_that_is_gone_is_refused_at_once(monkeypatch, given, source):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    if given:
-        monkeypatch.setenv("RAY_ADDRESS", given)
-    sentence = f"no Ray cluster answers at 127.0.0.1:1, the address from {source}.*RAY_ADDRESS=local"
-    with pytest.raises(UsageError, match=sentence):
-        check_that_it_answers("127.0.0.1:1")
-
-
-# The command as a user meets it
-
-
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (["--stare.variant", "X1"], "--stare.variant X1 is not one of O1, C2"),
-        (["--vllm.sync_with_ray"], "--vllm.sync_with_ray needs a GPU"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_bad_flag_ends_the_command_with_a_sentence_and_status_2(flags, sentence):
-    # What OpenRLHF itself asks for comes before our checks.
-    model = ["--actor.model_name_or_path", "model", "--reward.remote_url", "reward.py"]
-    command = [sys.executable, "-m", "openrlhf_stare.train_ray", *model, *flags]
-    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.strip().splitlines()[-1].startswith(f"train_ray: error: {sentence}")
-    assert done.stderr.count("train_ray: error:") == 1 and "Traceback" not in done.stderr
-    assert "Started a local Ray instance" not in done.stdout + done.stderr
+def test_what_the_driver_does_not_see_need_not_stop_it(refusal):
+    """The model is not looked for, so the cluster is the first to be missed."""
+    said = refusal("--no_checks", "--actor.model_name_or_path", "/nowhere/model", RAY_ADDRESS="127.0.0.1:1")
+    assert said.startswith("no Ray cluster answers at ") and "the address from RAY_ADDRESS" in said

@@ -1,0 +1,111 @@
+"""Which Ray a job joins or starts, and the runtime environment of all its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from openrlhf_stare import runtime, worker
+from openrlhf_stare.driver import resources
+from openrlhf_stare.options import UsageError
+
+CONNECT_SECONDS = 10
+
+
+def start(init: Callable, args: SimpleNamespace, variables: dict[str, str], runtime_env: dict | None = None, **others):
+    """Join or start Ray for the job, and compare the two.
+
+    Args:
+        init: `ray.init`; this function stands in for it while OpenRLHF's `train` runs.
+        args: the nested arguments that OpenRLHF's `train` gets.
+        variables: what the job's processes need in their environment, besides what `runtime_env` has.
+        runtime_env, others: OpenRLHF's arguments of `ray.init`.
+
+    Raises:
+        UsageError: no cluster answers where one should be, or it cannot take the job.
+    """
+    import ray
+
+    address = running_cluster()
+    if address is None:
+        # Without this, Ray's agents outlive a killed driver by a minute, in which they look for its control store.
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
+        needs = resources.required(args)
+        if own := runtime.own_ray(needs.gpus, needs.cpus):
+            others |= {**own, "include_dashboard": False}
+    elif "://" not in address:  # ray://, for Ray's client, is left to Ray
+        check_that_it_answers(address)
+    runtime_env = runtime_env or {}
+    env_vars = {**runtime_env.get("env_vars", {}), **variables}
+    runtime_env = job_wide({**runtime_env, "env_vars": env_vars})
+    if args.preflight:
+        # On a node without our package it would end every worker, before one could say what is missing.
+        runtime_env.pop("worker_process_setup_hook", None)
+    context = init(runtime_env=runtime_env, **others)
+    if not args.preflight:  # which has a row for it
+        from openrlhf_stare.driver import scaling  # imports Ray
+
+        scaling.wait_for_resources(args)
+        check(args, ray.cluster_resources())
+    return context
+
+
+def check(args: SimpleNamespace, available: dict[str, float]) -> None:
+    """Compare a job with the cluster's totals, `ray.cluster_resources()`.
+
+    Raises:
+        UsageError: the cluster is too small, or the CPU runtime is wrong for it.
+    """
+    resources.check(args, available)
+    runtime.check_cluster(available)
+
+
+def job_wide(runtime_env: dict) -> dict:
+    """OpenRLHF's runtime environment with ours, less what a job submitted to Ray brings itself: its values win.
+
+    Ray refuses any key that is in both, even with equal values.
+    """
+    submitted = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
+    if submitted.get("worker_process_setup_hook", worker.HOOK) != worker.HOOK:
+        raise UsageError(
+            f"the job's runtime environment sets worker_process_setup_hook {submitted['worker_process_setup_hook']}, "
+            f"where openrlhf-stare needs {worker.HOOK}: leave it out"
+        )
+    env_vars = {**runtime_env.get("env_vars", {}), **runtime.environment()}
+    ours = {**runtime_env, "worker_process_setup_hook": worker.HOOK}
+    ours = {key: value for key, value in ours.items() if key not in submitted}
+    theirs = submitted.get("env_vars", {})
+    ours["env_vars"] = {name: value for name, value in env_vars.items() if name not in theirs}
+    return ours
+
+
+def running_cluster() -> str | None:
+    """The HOST:PORT that ray.init will join: given in RAY_ADDRESS, or of this machine's last `ray start`.
+
+    None if it will start a Ray of its own.
+    """
+    from ray._private.services import canonicalize_bootstrap_address
+
+    return canonicalize_bootstrap_address(None)
+
+
+def check_that_it_answers(address: str) -> None:
+    """Refuse a cluster that is not there: ray.init would try for ten minutes and more.
+
+    A `ray start` that was killed leaves its address behind.
+
+    Raises:
+        UsageError: nothing accepts connections at the address.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        source = "RAY_ADDRESS" if os.environ.get("RAY_ADDRESS") else "the last `ray start` on this machine"
+        raise UsageError(
+            f"no Ray cluster answers at {address}, the address from {source} ({error}): start one there, "
+            "or set RAY_ADDRESS=local for a Ray of this command's own"
+        ) from None

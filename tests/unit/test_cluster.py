@@ -1,0 +1,124 @@
+"""The Ray that a job joins, and the settings that it gives to all its processes."""
+
+import json
+import socket
+
+import pytest
+
+from openrlhf_stare import worker
+from openrlhf_stare.driver.cluster import check_that_it_answers, job_wide
+from openrlhf_stare.options import UsageError
+
+OPENRLHFS = {"env_vars": {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}}
+CPU_VARIABLES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
+
+
+@pytest.fixture(autouse=True)
+def on_a_cpu(monkeypatch):
+    monkeypatch.setenv("OPENRLHF_STARE_CPU", "1")
+    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
+    for name in CPU_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def submit(monkeypatch):
+    """Be the entry point of a job that was submitted with this runtime environment."""
+
+    def submitted(runtime_env):
+        monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": runtime_env}))
+
+    return submitted
+
+
+# Ray's runtime environment
+
+
+def test_openrlhfs_variables_are_kept_and_ours_added():
+    env = job_wide(OPENRLHFS)
+    assert env["worker_process_setup_hook"] == "openrlhf_stare.worker.install"
+    assert env["env_vars"] == {
+        "TOKENIZERS_PARALLELISM": "true",
+        "NCCL_DEBUG": "WARN",
+        "OPENRLHF_STARE_CPU": "1",
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+    assert OPENRLHFS == {"env_vars": {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}}
+
+
+def test_with_a_gpu_the_workers_are_told_so_and_get_no_variable_of_the_cpu_runtime(monkeypatch):
+    monkeypatch.setenv("OPENRLHF_STARE_CPU", "0")
+    env = job_wide(OPENRLHFS)
+    assert env["env_vars"] == {**OPENRLHFS["env_vars"], "OPENRLHF_STARE_CPU": "0"}
+    assert env["worker_process_setup_hook"] == worker.HOOK
+
+
+def test_what_the_user_has_set_wins(monkeypatch):
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "40")
+    assert job_wide(OPENRLHFS)["env_vars"]["VLLM_CPU_KVCACHE_SPACE"] == "40"
+
+
+def test_any_other_key_of_openrlhfs_is_kept():
+    assert job_wide({"working_dir": "here"})["working_dir"] == "here"
+    assert job_wide({})["env_vars"]["DS_ACCELERATOR"] == "cpu"
+
+
+def test_the_values_of_a_submitted_job_win_and_its_keys_are_left_out_of_ours(submit):
+    """Ray refuses a key that is in both, even with equal values."""
+    submit({"working_dir": "there", "env_vars": {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8", "OTHER": "1"}})
+    env = job_wide({**OPENRLHFS, "working_dir": "here"})
+    assert env.keys() == {"worker_process_setup_hook", "env_vars"}
+    assert env["env_vars"].keys().isdisjoint({"NCCL_DEBUG", "OMP_NUM_THREADS", "OTHER"})
+    assert env["env_vars"]["TOKENIZERS_PARALLELISM"] == "true"
+    assert env["env_vars"]["DS_ACCELERATOR"] == "cpu"
+
+
+@pytest.mark.parametrize("runtime_env", [None, {}, {"env_vars": {}}], ids=str)
+def test_a_job_submitted_with_nothing_of_its_own(submit, runtime_env):
+    expected = job_wide(OPENRLHFS)
+    submit(runtime_env)
+    assert job_wide(OPENRLHFS) == expected
+
+
+def test_a_submitted_job_may_bring_our_hook(submit):
+    submit({"worker_process_setup_hook": worker.HOOK})
+    assert "worker_process_setup_hook" not in job_wide(OPENRLHFS)
+
+
+def test_a_submitted_job_may_not_bring_another_hook(submit):
+    submit({"worker_process_setup_hook": "my.module.hook"})
+    with pytest.raises(UsageError, match="my.module.hook.*leave it out"):
+        job_wide(OPENRLHFS)
+
+
+def test_ray_merges_the_two_without_a_conflict(submit):
+    from ray.runtime_env.runtime_env import _merge_runtime_env
+
+    theirs = {"working_dir": "there", "env_vars": {"NCCL_DEBUG": "INFO"}, "worker_process_setup_hook": worker.HOOK}
+    submit(theirs)
+    merged = _merge_runtime_env(theirs, job_wide({**OPENRLHFS, "working_dir": "here"}))
+    assert merged["working_dir"] == "there"
+    assert merged["env_vars"]["NCCL_DEBUG"] == "INFO"
+    assert merged["env_vars"]["OPENRLHF_STARE_CPU"] == "1"
+    assert merged["worker_process_setup_hook"] == worker.HOOK
+
+
+# The cluster to join
+
+
+def test_a_cluster_that_listens_is_joined():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check_that_it_answers(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(("given", "source"), [("127.0.0.1:1", "RAY_ADDRESS"), (None, "the last `ray start`")])
+def test_a_cluster_that_is_gone_is_refused_at_once(monkeypatch, given, source):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if given:
+        monkeypatch.setenv("RAY_ADDRESS", given)
+    sentence = f"no Ray cluster answers at 127.0.0.1:1, the address from {source}.*RAY_ADDRESS=local"
+    with pytest.raises(UsageError, match=sentence):
+        check_that_it_answers("127.0.0.1:1")

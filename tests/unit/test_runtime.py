@@ -1,0 +1,83 @@
+"""What is refused and what is set where there is no GPU."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_stare import cpu, runtime
+from openrlhf_stare.options import UsageError
+
+
+def arguments() -> SimpleNamespace:
+    """The flags that `check_arguments` looks at, with OpenRLHF's defaults."""
+    return SimpleNamespace(
+        vllm=SimpleNamespace(sync_with_ray=False, enable_sleep=False, tensor_parallel_size=1),
+        ds=SimpleNamespace(
+            enable_sleep=False,
+            load_in_4bit=False,
+            use_liger_kernel=False,
+            deepcompile=False,
+            tensor_parallel_size=1,
+            ring_attn_size=1,
+        ),
+        train=SimpleNamespace(colocate_all=False),
+    )
+
+
+def set_flag(args: SimpleNamespace, flag: str, value) -> None:
+    section, name = flag.removeprefix("--").split(".")
+    setattr(getattr(args, section), name, value)
+
+
+def test_openrlhfs_defaults_can_run():
+    cpu.check_arguments(arguments())
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--vllm.sync_with_ray",
+        "--ds.enable_sleep",
+        "--ds.load_in_4bit",
+        "--ds.use_liger_kernel",
+        "--ds.deepcompile",
+    ],
+)
+def test_a_switch_that_needs_a_gpu_is_refused_by_name(flag):
+    args = arguments()
+    set_flag(args, flag, True)
+    with pytest.raises(UsageError, match=f"^{flag} needs a GPU.*leave it out$"):
+        cpu.check_arguments(args)
+
+
+def test_vllm_sleep_is_refused_where_openrlhf_would_use_it():
+    args = arguments()
+    args.vllm.enable_sleep = True
+    cpu.check_arguments(args)  # OpenRLHF ignores it without --train.colocate_all
+    args.train.colocate_all = True
+    with pytest.raises(UsageError, match="--vllm.enable_sleep"):
+        cpu.check_arguments(args)
+
+
+@pytest.mark.parametrize("flag", ["--vllm.tensor_parallel_size", "--ds.tensor_parallel_size", "--ds.ring_attn_size"])
+def test_a_size_that_needs_gpus_is_refused_with_its_value(flag):
+    args = arguments()
+    set_flag(args, flag, 2)
+    with pytest.raises(UsageError, match=f"^{flag} 2 needs GPUs.*use 1$"):
+        cpu.check_arguments(args)
+
+
+def test_the_driver_of_a_cluster_with_gpus_must_not_choose_the_cpu_runtime(monkeypatch):
+    monkeypatch.setenv("OPENRLHF_STARE_CPU", "1")
+    runtime.check_cluster({"CPU": 8.0, "GPU": 4.0, "memory": 1e9})  # logical GPUs
+    with pytest.raises(UsageError, match="accelerator_type:H100.*set OPENRLHF_STARE_CPU=0"):
+        runtime.check_cluster({"CPU": 8.0, "GPU": 4.0, "accelerator_type:H100": 1.0})
+
+
+def test_what_has_one_value_on_a_cpu_gets_it():
+    args = SimpleNamespace(
+        ds=SimpleNamespace(attn_implementation="flash_attention_2"),
+        vllm=SimpleNamespace(enforce_eager=False, sync_backend="nccl"),
+    )
+    cpu.set_arguments(args)
+    assert (args.ds.attn_implementation, args.vllm.enforce_eager, args.vllm.sync_backend) == ("sdpa", True, "gloo")
