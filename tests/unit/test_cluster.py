@@ -10,7 +10,8 @@ from openrlhf_stare.driver.cluster import check_that_it_answers, job_wide
 from openrlhf_stare.options import UsageError
 
 OPENRLHFS = {"env_vars": {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}}
-CPU_VARIABLES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
+CPU_VARIABLES = """DS_ACCELERATOR OMP_NUM_THREADS VLLM_CPU_KVCACHE_SPACE VLLM_CPU_OMP_THREADS_BIND
+    VLLM_ENABLE_V1_MULTIPROCESSING TORCH_COMPILE_DISABLE""".split()
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,8 @@ def test_openrlhfs_variables_are_kept_and_ours_added():
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "TORCH_COMPILE_DISABLE": "1",
     }
     assert OPENRLHFS == {"env_vars": {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}}
 
