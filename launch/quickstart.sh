@@ -33,7 +33,7 @@ addends_job "$home/model" "$run/prompts.jsonl" "$run"
 # So small a policy collapses fast: W needs larger steps and a higher ceiling than the defaults, which suit 7B.
 job+=(--stare.schedule adaptive --stare.alpha 0.2 --stare.w_max 20)
 
-say "$steps steps; the first one takes up to two minutes to come"
+say "$steps steps"
 "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@"
 
 if [[ ! -d $run/tensorboard ]]; then
@@ -48,6 +48,8 @@ check=()
 if (($# == 0 && steps >= default_steps)); then check=(--check); fi
 status=0
 "$python" launch/addends/table.py "$run/tensorboard" "${check[@]}" || status=$?
+"$python" -m openrlhf_stare.report "$run" -o "$run/report.html"
+say "report: ${run#"$PWD/"}/report.html"
 say "curves: .venv/bin/tensorboard --logdir ${home#"$PWD/"}"
 say "trained model: ${run#"$PWD/"}/model"
 exit "$status"

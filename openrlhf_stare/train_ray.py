@@ -8,26 +8,25 @@ process of the job.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import sys
 from types import SimpleNamespace
 from unittest.mock import patch
 
 from openrlhf_stare import runtime, tools, worker
-from openrlhf_stare.driver import checks, cluster, command, flags, preflight, resources, seams
+from openrlhf_stare.driver import checks, cluster, command, console, flags, preflight, resources, seams
+from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
-
-logger = logging.getLogger(__name__)
 
 
 def main() -> None:
     """Run the command. Exit status 2: flags, files, cluster or installation are wrong, and nothing is left running."""
-    try:
-        sys.exit(run())
-    except UsageError as error:
-        print(f"train_ray: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    with console.opened(sys.argv[1:]):
+        try:
+            sys.exit(run())
+        except UsageError as error:
+            print(f"train_ray: error: {error}", file=sys.stderr)
+            sys.exit(2)
 
 
 def run() -> int:
@@ -39,7 +38,7 @@ def run() -> int:
     given = command.nested(flat)
     warnings = checks.check(given)
     for warning in warnings:
-        logger.warning(warning)
+        notice(warning)
     if not given.dry_run:  # which is for a cluster elsewhere, whatever this machine has
         runtime.check_arguments(given)
     # For the agent. OpenRLHF's own checks write "agent" in the reward's place.
@@ -54,6 +53,7 @@ def run() -> int:
     if not args.no_checks:
         preflight.check_driver(args)
     seams.check()
+    console.start_job(args)
     train(args, variables)
     return 0
 
@@ -87,6 +87,7 @@ def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
             with deaths.watched():
                 openrlhf_command.train(args)
         finally:
+            console.catch_up()
             ray.shutdown()
 
 

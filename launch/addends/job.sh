@@ -37,7 +37,7 @@ addends_job() {
         --stare.entropy exact --stare.target_entropy 0.4
 
         --logger.tensorboard_dir "$3/tensorboard" --logger.wandb.run_name "${3##*/}"
-        --ckpt.path "$3/checkpoints" --ckpt.output_dir "$3/model"
+        --ckpt.path "$3/checkpoints" --ckpt.output_dir "$3/model" --console compact
     )
 }
 
@@ -61,7 +61,7 @@ begin_run() {
     fi
     rm -rf "$run"
     mkdir -p "$run"
-    say "$arm, seed $seed: starts, with its output in $run/output.log"
+    say "$arm, seed $seed: starts, with its console in $run/output.log"
 }
 
 # train: trains with the flags of `job`.

@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 from openrlhf_stare.dealing import data_parallel_ranks, dealing_unit
+from openrlhf_stare.notices import notice
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +28,7 @@ def deal_evenly(module: ModuleType) -> None:
         samples, pass_rate, prompts_consumed, exhausted = generate_samples(self, **generate_kwargs)
         kept = evenly_dealt(len(samples), self.args)
         if kept < len(samples):
-            module.logger.warning(
+            notice(
                 f"Rollout of {len(samples)} responses: {len(samples) - kept} left out, {kept} kept, so that all ranks "
                 "get the same share and a short rollout fills whole optimizer steps"
             )
@@ -135,9 +136,7 @@ def change_advantages(module: ModuleType) -> None:
             )
         if left_out:
             _leave_out_of_means(experiences, lost)
-            module.logger.warning(
-                f"{left_out} of {responses} responses are left out of training: reward or advantage is not finite"
-            )
+            notice(f"{left_out} of {responses} responses are left out of training: reward or advantage is not finite")
         return experiences
 
     module.RemoteExperienceMaker.compute_advantages_and_returns = compute_advantages_and_returns

@@ -22,6 +22,7 @@ from openrlhf_stare.actor_group.target_trainer import TargetTrainer
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, steps_before
 from openrlhf_stare.algorithms.config import StareConfig
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
+from openrlhf_stare.notices import ENGINES_READY, notice
 
 # A scheduler that was loaded goes on with the learning rate that it was saved with, whatever the flag says.
 DIVERGED = (
@@ -39,6 +40,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         if vllm_engines:
             # An engine that failed to start would leave rank 0 waiting for it for ever in the weight-sync group.
             ray.get([engine.get_num_unfinished_requests.remote() for engine in vllm_engines])
+            notice(ENGINES_READY)
         self.stare = StareConfig(**vars(strategy.args.stare))
         self.reweights = strategy.args.policy_loss == "stare"
         # This process trains nothing else.
@@ -115,7 +117,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
 
         controller = self.loss.controller
         if not controller.update(batch_entropy):
-            self.strategy.print(f"The batch entropy is {batch_entropy}: gate, W and M stay as they are")
+            self._notice(f"The batch entropy is {batch_entropy}: gate, W and M stay as they are")
         figures |= {
             "stare/target_entropy": self.stare.target_entropy,
             "stare/gate_on": float(controller.gate_on),
@@ -124,6 +126,10 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         }
         self.loss.open_rollout(log_probs, advantages)
         return figures
+
+    def _notice(self, sentence: str) -> None:
+        if self.strategy.is_rank_0():
+            notice(sentence)
 
     def _record_tokens(self) -> None:
         items = self.trainer.replay_buffer.items
@@ -183,7 +189,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         if not self.checkpoint_states:
             return
         if state is None:
-            self.strategy.print("The checkpoint was made without STARE: its controller starts fresh")
+            self._notice("The checkpoint was made without STARE: its controller starts fresh")
             return
         saved, flags = state["config"], dataclasses.asdict(self.stare)
         differing = [name for name, value in flags.items() if saved.get(name, value) != value]  # one may be newer
@@ -192,9 +198,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         if differing:
             changes = ", ".join(f"{name} {saved[name]} -> {flags[name]}" for name in differing)
             start = "starts fresh" if fresh else "goes on from the checkpoint"
-            self.strategy.print(
-                f"STARE follows the flags where the checkpoint differs ({changes}); its controller {start}"
-            )
+            self._notice(f"STARE follows the flags where the checkpoint differs ({changes}); its controller {start}")
         if not fresh:
             self.loss.controller.load_state_dict(state["controller"])
 

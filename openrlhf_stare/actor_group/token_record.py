@@ -18,7 +18,6 @@ and the rollout has no thresholds.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import time
@@ -33,8 +32,7 @@ from torch import Tensor
 from openrlhf_stare.algorithms.controller import StareController
 from openrlhf_stare.algorithms.thresholds import surprisal
 from openrlhf_stare.algorithms.weights import weights_from_thresholds
-
-logger = logging.getLogger(__name__)
+from openrlhf_stare.notices import notice
 
 FILE = "tokens.jsonl"  # the newest part; before it came tokens.1.jsonl, tokens.2.jsonl and so on
 PART_BYTES = 16 * 2**20
@@ -100,7 +98,7 @@ class TokenRecord:
                 self._append(json.dumps(line, allow_nan=False).encode() + b"\n")
         except OSError as error:
             if not self._warned:
-                logger.warning(f"The token record of step {self.step} is not whole, and training goes on: {error}")
+                notice(f"The token record of step {self.step} is not whole, and training goes on: {error}")
             self._warned = True
 
     def _line(self, item, controller, thresholds) -> dict:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 from openrlhf_stare import runtime, worker
-from openrlhf_stare.driver import resources
+from openrlhf_stare.driver import console, resources
 from openrlhf_stare.options import UsageError
 
 CONNECT_SECONDS = 10
@@ -50,6 +50,7 @@ def start(init: Callable, args: SimpleNamespace, variables: dict[str, str], runt
 
         scaling.wait_for_resources(args)
         check(args, ray.cluster_resources())
+        console.end_phase("Ray")
     return context
 
 

@@ -20,6 +20,8 @@ import torch
 from ray._private.state import actors
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 
+from openrlhf_stare.driver import console
+
 POLL_SECONDS = 1
 # What Ray's table of actors may lag behind the error that a death caused: an engine ends some seconds after its core,
 # and a whole node's death is told by missed heartbeats.
@@ -106,7 +108,7 @@ def _interrupt_a_waiting_driver(over: threading.Event) -> None:
             continue
         os.kill(os.getpid(), signal.SIGUSR1)
         if not over.wait(GRACE_SECONDS):
-            print(f"train_ray: error: {death}", file=sys.stderr, flush=True)
+            console.fail(f"train_ray: error: {death}")
             os._exit(1)
 
 

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 
 from openrlhf_stare.algorithms.config import SrGrpoConfig, StareConfig, TpoConfig
-from openrlhf_stare.driver import command
+from openrlhf_stare.driver import command, console
 from openrlhf_stare.tools.config import ToolConfig
 
 POLICY_LOSSES = ("stare", "openrlhf", "tpo")
@@ -74,6 +74,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="start without looking for the model, data, reward and checkpoint folder on the driver's machine, for a "
         "driver that does not see what the nodes see",
     )
+    console.add_flag(group)
     for part, config in CONFIGS.items():
         for field in dataclasses.fields(config):
             _add_option(group, f"--{part}.{field.name}", field)

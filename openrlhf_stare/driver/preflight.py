@@ -8,7 +8,6 @@ from __future__ import annotations
 import glob
 import importlib.metadata
 import importlib.util
-import logging
 import os
 import platform
 import subprocess
@@ -25,9 +24,8 @@ from types import SimpleNamespace
 
 import openrlhf_stare
 from openrlhf_stare.driver import cluster, resources
+from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
-
-logger = logging.getLogger(__name__)
 
 # How long all nodes together may take; one that has not answered by then is reported. On a cold node importing the
 # stack from a network file system takes minutes.
@@ -326,7 +324,7 @@ def _look_for_the_hub(args: SimpleNamespace) -> None:
         return  # an answer
     except OSError as error:
         os.environ["HF_HUB_OFFLINE"] = "1"
-        logger.warning(f"{hub} does not answer ({error}): only what was downloaded before is there (HF_HUB_OFFLINE=1)")
+        notice(f"{hub} does not answer ({error}): only what was downloaded before is there (HF_HUB_OFFLINE=1)")
 
 
 def _is_path(name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
 from types import SimpleNamespace
@@ -16,11 +15,10 @@ from ray.autoscaler.v2.utils import is_autoscaler_v2
 from ray.experimental.internal_kv import _internal_kv_get
 
 from openrlhf_stare.driver import resources
+from openrlhf_stare.notices import notice
 
 POLL_SECONDS = 2
 TELL_SECONDS = 30
-
-logger = logging.getLogger(__name__)
 
 
 def wait_for_resources(args: SimpleNamespace) -> None:
@@ -48,7 +46,7 @@ def wait_for_resources(args: SimpleNamespace) -> None:
                 told = waited
                 how = "its autoscaler has been asked for the rest" if grows else "waiting for more nodes"
                 end = "--wait_for_resources SECONDS would end this" if limit == math.inf else f"at most {limit:.0f} s"
-                logger.warning(
+                notice(
                     f"The cluster has {total.get('GPU', 0):g} of {needs.gpus} GPUs and {total.get('CPU', 0):g} of "
                     f"{needs.cpus} CPUs that the job needs; {how} ({waited:.0f} s; {end})"
                 )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import logging
 
+from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
-
-logger = logging.getLogger(__name__)
 
 SUPPORTED = ("0.11.2",)
 
@@ -98,4 +96,4 @@ def check() -> None:
                     f"install openrlhf=={' or '.join(SUPPORTED)}"
                 ) from error
     if found not in SUPPORTED:
-        logger.warning(f"OpenRLHF {found} has all that openrlhf-stare needs, but only {SUPPORTED[-1]} has been tried")
+        notice(f"OpenRLHF {found} has all that openrlhf-stare needs, but only {SUPPORTED[-1]} has been tried")

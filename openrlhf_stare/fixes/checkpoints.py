@@ -27,6 +27,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
 
+from openrlhf_stare.notices import notice
+
 MANIFEST = "manifest.json"
 METRIC = "metric.json"  # OpenRLHF writes it to a checkpoint when all ranks have saved
 
@@ -65,7 +67,8 @@ def keep_the_newest_complete(module: ModuleType) -> None:
             found = [resume_point(model_folders(self.args)) if self.is_rank_0() else None]
             torch.distributed.broadcast_object_list(found)
             tag, sentence = found[0]
-            self.print(sentence)
+            if self.is_rank_0():
+                notice(sentence)
             if tag is None:
                 return None, {}
         return load_named(self, model, load_dir, tag, **options)

@@ -25,11 +25,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
@@ -38,10 +38,9 @@ from functools import partial
 import torch
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
 
+from openrlhf_stare.notices import notice
 from openrlhf_stare.tools import SETTINGS, cores, sandbox
 from openrlhf_stare.tools.config import ToolConfig
-
-logger = logging.getLogger(__name__)
 
 FENCE = "```"
 # Where generation pauses: the fence below a block. A Python block's first fence is another, as its line goes on.
@@ -82,7 +81,8 @@ class PythonTool(AgentInstanceBase):
             loop = asyncio.get_running_loop()
             outcome = await loop.run_in_executor(self.pool, sandbox.run, program, self.config)
         except Exception as error:
-            logger.exception("The Python tool could not run a program")
+            notice(f"The Python tool could not run a program: {error!r}")
+            traceback.print_exc()
             outcome = sandbox.Outcome(f"[the tool could not run this: {error!r}]\n", failed=True)
         self.failures += outcome.failed
         output = outcome.output or "[no output: print what you want to see]"
@@ -136,8 +136,9 @@ class AgentExecutor(MultiTurnAgentExecutor):
             score = reward if result.get("scores") is None else _number(result["scores"])
             # Dynamic filtering takes the mean of a group's scores.
             return reward, score if math.isfinite(score) else 0.0
-        except Exception:
-            logger.exception("The reward function failed; its response is left out of training")
+        except Exception as error:
+            notice(f"The reward function failed, and its response is left out of training: {error!r}")
+            traceback.print_exc()
             return math.nan, 0.0
 
 

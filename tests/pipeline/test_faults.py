@@ -31,8 +31,9 @@ def test_a_job_that_loses_a_process_ends_and_names_it(addends, tmp_path, target,
 def test_a_job_that_lost_a_rank_resumes_and_reaches_its_last_step(addends, tmp_path):
     flags = [*job_flags(addends, tmp_path), *THREE_STEPS]
     # Step 2 is shown right before its checkpoint is written.
-    job, kill = killed_job(flags, tmp_path, "actor rank", shown="Global step 2:")
+    job, kill = killed_job([*flags, "--console", "compact"], tmp_path, "actor rank", shown="step 2/3")
     assert kill.pid and not kill.problems(job), f"{kill}: {kill.problems(job)}\n{job.output[-4000:]}"
+    assert f"the last lines of process {kill.pid}:\n  " in job.output
     job, start, found = resumed_job(flags, tmp_path, steps=3)
     assert start in (1, 2) and not found, f"{found}\n{job.output[-4000:]}"
 

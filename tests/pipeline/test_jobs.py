@@ -42,8 +42,10 @@ def test_a_policy_that_diverged_ends_the_job_with_its_last_checkpoint_finite(add
     # Warm-up starts at a learning rate of 0: step 1 changes nothing. That of step 2 is infinite in float32.
     flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12", "--ckpt.save_steps", "1"]
     flags += "--actor.adam.lr 1e40 --actor.lr_scheduler constant_with_warmup --actor.lr_warmup_ratio 1".split()
-    job = run_job(flags, tmp_path)
+    job = run_job([*flags, "--console", "compact"], tmp_path)
     assert job.status == 1 and job.left_over == []
+    assert len(job.output.splitlines()) <= 60 and re.search(r"^the last lines of process \d+:\n  ", job.output, re.M)
+    assert "train_ray: error: FloatingPointError: " in job.output.splitlines()[-1]
     assert "are not finite, and the checkpoint global_step2 was not written" in job.output
     checkpoints = tmp_path / "checkpoints/_actor"
     assert (checkpoints / "latest").read_text() == "global_step1"
@@ -90,8 +92,12 @@ class TestOnARunningCluster:
         submit += ["--", sys.executable, "-m", "openrlhf_stare.train_ray"]
         self.wait_for(cluster, ray)
         # 14 prompts in rollouts of 4: three whole ones, and half of one, which fills no optimizer step.
-        flags = [*job_flags(addends, tmp_path), "--data.max_samples", "14"]
+        flags = [*job_flags(addends, tmp_path), "--data.max_samples", "14", "--console", "compact"]
         job = run_job(flags, tmp_path, command=submit, env={"RAY_ADDRESS": cluster["jobs"]})
+        everything = (tmp_path / "checkpoints/output.log").read_text()
+        assert all(f"Global step {step}:" in everything for step in (1, 2, 3))
+        shown = job.output.splitlines()
+        assert len(shown) <= 60 and any(line.startswith("step 3/") for line in shown), job.output
         assert_sound(job, steps=3)
         assert_figures(job, rollouts=3)
         assert all(0.3 < figures["batch_entropy"] < 1.5 for figures in job.rollouts)

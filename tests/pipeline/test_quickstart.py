@@ -30,5 +30,8 @@ def test_a_clone_installs_itself_and_trains_without_a_compiler(tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "install: the cpu stack into .venv" in done.stdout
     assert re.search(r"^reward +0\.\d+ ", done.stdout, re.M)
+    assert len((done.stdout + done.stderr).splitlines()) <= 60, done.stdout + done.stderr
+    [run] = clone.glob("runs/quickstart/*/report.html")
+    assert "Global step 3:" in (run.parent / "checkpoints/output.log").read_text()
     assert (clone / ".venv/.installed").exists()
     assert list(clone.glob("runs/quickstart/*/model/config.json"))

@@ -128,7 +128,7 @@ def test_a_rollout_is_cut_with_a_word_and_openrlhf_goes_on(samples_generator, mo
     generator.args = dealing_args(ranks=2, k=2, prompts=4, train=4)
     generator._dataloader_iter = None  # the prompts are exhausted, some responses are left
     warnings = []
-    monkeypatch.setattr(samples_generator.logger, "warning", warnings.append)
+    monkeypatch.setattr(guards, "notice", warnings.append)
     generator._sample_buffer = list(range(14))
     assert generator.generate_samples() == ([0, 1, 2, 3, 4, 5, 6, 7], None, 0, False)
     assert warnings == []
@@ -217,9 +217,9 @@ def guarded():
 
 
 @pytest.fixture
-def warnings(guarded, monkeypatch):
+def warnings(monkeypatch):
     messages = []
-    monkeypatch.setattr(guarded.logger, "warning", messages.append)
+    monkeypatch.setattr(guards, "notice", messages.append)
     return messages
 
 

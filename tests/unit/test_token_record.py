@@ -1,7 +1,6 @@
 """The token record: what a line says, and that neither its size nor a full disk is a danger to the run."""
 
 import json
-import logging
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,26 +193,25 @@ def test_a_resumed_run_appends(tmp_path):
     assert [line["step"] for line in lines(tmp_path)] == [1, 2]
 
 
-def test_a_full_disk_costs_the_record_with_one_warning(tmp_path, caplog, monkeypatch):
+def test_a_full_disk_costs_the_record_with_one_warning(tmp_path, capsys, monkeypatch):
     def full(path, mode):
         raise OSError(28, "No space left on device")
 
     record = TokenRecord(tmp_path, 2, Characters())
     monkeypatch.setattr(token_record, "open", full, raising=False)
-    with caplog.at_level(logging.WARNING):
-        record.write(rollout())
-        record.write(rollout())
-    (warning,) = caplog.messages
+    record.write(rollout())
+    record.write(rollout())
+    (warning,) = capsys.readouterr().err.splitlines()
     assert "step 1" in warning and "training goes on" in warning and "No space left" in warning
     monkeypatch.undo()
     record.write(rollout())  # there is room again
     assert [line["step"] for line in lines(tmp_path)] == [3, 3]
 
 
-def test_a_folder_that_cannot_be_made_costs_the_record_only(tmp_path, caplog):
+def test_a_folder_that_cannot_be_made_costs_the_record_only(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     TokenRecord(tmp_path / "file" / "run", 1, Characters()).write(rollout())
-    assert "training goes on" in caplog.text
+    assert "training goes on" in capsys.readouterr().err
 
 
 # The text of a token

@@ -1,0 +1,443 @@
+"""`--console compact`: few lines on the console, and everything in `output.log` in the folder of `--ckpt.path`.
+
+The driver's file descriptors 1 and 2 become that file, so it also gets what native code and Ray's threads write, and
+keeps it if the driver is killed. A thread reads the file as it grows. Ray forwards the lines of all processes from all
+nodes to the driver, so the training figures are read from OpenRLHF's own line for each step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import io
+import math
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+from openrlhf_stare.notices import ENGINES_READY, MARK
+from openrlhf_stare.options import UsageError
+
+# The figures of a step that are shown, by the name under which they are logged. What is not logged is left out.
+FIGURES = {
+    "reward": "rollout/reward_mean",
+    "entropy": "stare/batch_entropy",
+    "target": "stare/target_entropy",
+    "gate": "stare/gate_on",
+    "W": "stare/reweight_w",
+}
+PHASES = ("checks", "Ray", "engines", "models", "first step")
+LINES_PER_RUN = 20  # where lines cannot be rewritten
+LAST_LINES = 20  # of the process that failed
+LINE_WIDTH = 300  # of those; OpenRLHF prints lines of some thousand characters
+ERRORS_SHOWN = 5  # lines of the level ERROR; what follows is in the file
+READ_SECONDS = 0.2
+# Ray forwards a worker's lines this much later at most.
+CATCH_UP_SECONDS = 1.0
+
+ERROR = "train_ray: error:"
+ESCAPE = re.compile(r"\x1b\[[\d;]*[A-Za-z]")  # a colour, or a move of the cursor
+FORWARDED = re.compile(r"^\((?:[^()]* )?pid=(\d+)(?:, ip=[^)]*)?\) ?")  # Ray's prefix of a worker's line
+PROCESS = re.compile(r"\b(?:pid=|process )(\d+)")
+STEP = re.compile(r"Global step (\d+): \{(.*)\}")
+FIGURE = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?(?:[\d.]+(?:e[-+]?\d+)?|inf|nan))")
+PROMPTS = re.compile(r"Episode \[(\d+)/(\d+)\]:[^|]*\|[^|]*\| *(\d+)/(\d+) ")
+LOGGED_ERROR = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:ERROR|CRITICAL) ")
+
+
+# ── what a line says ──
+
+
+def step_figures(line: str) -> tuple[int, dict[str, float]] | None:
+    """The step and its logged figures, from the line that OpenRLHF's trainer writes for each; None: another line."""
+    found = STEP.search(line)
+    return found and (int(found[1]), {name: float(value) for name, value in FIGURE.findall(found[2])})
+
+
+@dataclass
+class Progress:
+    """How far training has come, in steps of the trainer."""
+
+    prompts_per_step: int
+    varying: bool  # dynamic filtering: a step takes as many prompts as it needs
+    step: int = 0
+    total: int | None = None  # None: not known yet
+
+    def __post_init__(self) -> None:
+        self.times: deque[tuple[int, float]] = deque(maxlen=21)  # the last 20 steps' ends and the one before
+
+    def count_prompts(self, line: str) -> bool:
+        """Take the total from OpenRLHF's progress bar over an episode's prompts; False if the line is none."""
+        bars = PROMPTS.findall(line)
+        if not bars:
+            return False
+        episode, episodes, taken, prompts = map(int, bars[-1])
+        if not self.varying:
+            self.total = episodes * math.ceil(prompts / self.prompts_per_step)
+        elif self.step and (share := (episode - 1 + taken / prompts) / episodes):
+            self.total = max(self.step, round(self.step / share))
+        return True
+
+    def advance(self, step: int, now: float) -> None:
+        self.step = step
+        self.times.append((step, now))
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        (first, start), (last, end) = self.times[0], self.times[-1]
+        return (end - start) / (last - first) if last > first else None
+
+    def starts_a_twentieth(self) -> bool:
+        """Whether this step is the first of a twentieth of the run, or the last of all; every tenth if unknown."""
+        if not self.total:
+            return self.step % 10 == 0
+        if self.step >= self.total:
+            return True
+        return self.step * LINES_PER_RUN // self.total > (self.step - 1) * LINES_PER_RUN // self.total
+
+
+def describe(progress: Progress, figures: dict[str, float]) -> str:
+    """The line for a step."""
+    total = f"/{max(progress.total, progress.step)}" if progress.total else ""
+    parts = [f"step {progress.step:>{max(1, len(total) - 1)}}{total}"]
+    for label, name in FIGURES.items():
+        if name in figures:
+            value = figures[name]
+            parts.append(f"{label} " + (("open" if value else "shut") if label == "gate" else f"{value:.3f}"))
+    seconds = progress.seconds_per_step
+    if seconds is not None:
+        parts.append(f"{seconds:.2f} s a step")
+        if progress.total:
+            left = max(0, progress.total - progress.step) * seconds
+            parts.append(f"{timedelta(seconds=round(left))} left")
+    return "  ".join(parts)
+
+
+# ── what is shown ──
+
+
+class Screen:
+    """Lines, and below them, on a terminal, one line that is rewritten."""
+
+    def __init__(self, stream: io.TextIOBase) -> None:
+        import rich.console
+        import rich.live
+
+        self.start = self.phase_start = time.monotonic()
+        self.phase = 0  # index of the one that is going on
+        self.status = ""  # the line for the last step
+        self.console = rich.console.Console(file=stream, force_terminal=stream.isatty(), highlight=False)
+        self.live = None
+        if self.console.is_terminal and not self.console.is_dumb_terminal:
+            self.live = rich.live.Live(
+                console=self.console, get_renderable=self._line, redirect_stdout=False, redirect_stderr=False
+            )
+            self.live.start()
+            self.console.show_cursor(True)  # a killed driver could not bring it back
+
+    def _line(self):
+        import rich.text
+
+        text = self.status
+        if not text and self.phase < len(PHASES):
+            text = f"{PHASES[self.phase]:<12}{time.monotonic() - self.phase_start:4.0f} s …"
+        return rich.text.Text(text, no_wrap=True, overflow="ellipsis")
+
+    def show(self, text: str) -> None:
+        self.console.out(text)
+
+    def end_phase(self, name: str) -> None:
+        """Show how long a phase took. Without effect if it has ended."""
+        if self.phase > PHASES.index(name):
+            return
+        now = time.monotonic()
+        self.show(f"{name:<12}{now - self.phase_start:4.0f} s")
+        self.phase, self.phase_start = PHASES.index(name) + 1, now
+
+    def show_step(self, progress: Progress, figures: dict[str, float]) -> None:
+        self.status = describe(progress, figures)
+        if not self.live and (progress.starts_a_twentieth() or len(progress.times) == 1):
+            self.show(self.status)
+
+    def close(self) -> None:
+        """Leave the last step's line where it is."""
+        if self.live:
+            self.phase = len(PHASES)
+            self.live.stop()
+            self.live = None
+
+
+# ── what is captured ──
+
+
+class _Unfailing(io.FileIO):
+    """A full disk or a closed pipe loses lines, and ends neither the job nor the thread that prints them."""
+
+    def write(self, data) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def _text_stream(descriptor: int) -> io.TextIOWrapper:
+    raw = _Unfailing(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="replace", line_buffering=True)
+
+
+class Console:
+    """The descriptors 1 and 2, from the start of the command until `close`.
+
+    Until the job starts they lead to a temporary file. If the command ends before that, as with a wrong flag or
+    --help, all of it is shown as it is.
+    """
+
+    def __init__(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.python_streams = sys.stdout, sys.stderr
+        self.saved = os.dup(1), os.dup(2)
+        self.screen = Screen(_text_stream(self.saved[0]))
+        self.early = tempfile.TemporaryFile(buffering=0)
+        self._lead_to(self.early.fileno())
+        sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
+        self.path: Path | None = None  # of the file, once the job starts
+        self.last_lines: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=LAST_LINES))  # "": the driver's
+        self.noticed: Counter[str] = Counter()
+        self.stopping, self.reader = threading.Event(), None
+
+    @staticmethod
+    def _lead_to(descriptor: int) -> None:
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+
+    def start_job(self, args: SimpleNamespace) -> None:
+        """The job's own file takes over; its lines are followed from now on.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        path = Path(args.ckpt.path).absolute() / "output.log"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(path, "ab", buffering=0)  # a resumed job goes on in the same file
+        except OSError as error:
+            raise UsageError(
+                f"--ckpt.path {args.ckpt.path} cannot be written ({error.strerror}): choose another folder"
+            ) from None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        start = file.tell()
+        with file:
+            os.write(file.fileno(), time.strftime("── started %Y-%m-%d %H:%M:%S ──\n").encode())
+            os.write(file.fileno(), self._early_output())
+            self._lead_to(file.fileno())
+        self.path = path
+        self.progress = Progress(args.rollout.batch_size, args.algo.dynamic_filtering_enable)
+        self.reader = threading.Thread(target=self._follow, args=(start,), daemon=True)
+        self.screen.end_phase("checks")
+        self.screen.show(f"complete output: {path}")
+        self.reader.start()
+
+    def _early_output(self) -> bytes:
+        return os.pread(self.early.fileno(), os.fstat(self.early.fileno()).st_size, 0)
+
+    def _follow(self, start: int) -> None:
+        rest = b""
+        with open(self.path, "rb") as file:
+            file.seek(start)
+            while True:
+                last_turn = self.stopping.wait(READ_SECONDS)
+                *lines, rest = (rest + file.read()).split(b"\n")
+                for line in lines + [rest] * last_turn:
+                    self._take(line.decode(errors="replace"))
+                if last_turn:
+                    return
+
+    def _take(self, line: str) -> None:
+        """What one line of the output changes on the screen."""
+        found = FORWARDED.match(line)
+        text = line[found.end() :] if found else line
+        drawn = ESCAPE.sub("", text.rstrip("\r").rpartition("\r")[2])  # the last state of a progress bar
+        if drawn.strip():
+            self._remember(drawn, self.last_lines[found[1] if found else ""], is_bar="\r" in text)
+        if step := step_figures(text):
+            self.screen.end_phase("models")
+            self.screen.end_phase("first step")
+            self.progress.advance(step[0], time.monotonic())
+            self.screen.show_step(self.progress, step[1])
+        elif self.progress.count_prompts(text):
+            self.screen.end_phase("models")
+        elif MARK in drawn:  # maybe behind a progress bar
+            notice = drawn[drawn.index(MARK) :]
+            if notice.removeprefix(MARK) == ENGINES_READY:
+                self.screen.end_phase("engines")
+            else:
+                self._show_once(notice, re.sub(r"\d[\d.e-]*", "0", notice), 1)
+        elif LOGGED_ERROR.match(drawn):
+            self._show_once(drawn, "ERROR", ERRORS_SHOWN)
+
+    @staticmethod
+    def _remember(line: str, lines: deque[str], is_bar: bool) -> None:
+        label = line.partition(":")[0]
+        if is_bar and lines and lines[-1].startswith(f"{label}:"):
+            lines.pop()  # an earlier state of the same bar
+        lines.append(line)
+
+    def _show_once(self, line: str, kind: str, limit: int) -> None:
+        self.noticed[kind] += 1
+        if self.noticed[kind] <= limit:
+            self.screen.show(line[:LINE_WIDTH])
+
+    def driver_error(self) -> str:
+        """What the driver wrote from its last `train_ray: error:` on; "" if it wrote none."""
+        lines = list(self.last_lines[""])
+        starts = [number for number, line in enumerate(lines) if line.startswith(ERROR)]
+        return "\n".join(lines[starts[-1] :]) if starts else ""
+
+    def close(self) -> None:
+        """Give the descriptors back, everything read and shown."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ctypes.CDLL(None).fflush(None)  # native code's buffers, which would go to the console at exit
+        if self.reader:
+            self.stopping.set()
+            self.reader.join()
+        self.screen.close()
+        os.dup2(self.saved[0], 1)
+        os.dup2(self.saved[1], 2)
+        sys.stdout, sys.stderr = self.python_streams
+        if not self.path:
+            sys.stdout.flush()
+            os.write(1, self._early_output())
+
+    def finish(self) -> None:
+        """The end of a job that did all its steps."""
+        self.close()
+        if self.path:
+            seconds = timedelta(seconds=round(time.monotonic() - self.screen.start))
+            print(f"done in {seconds}; complete output: {self.path}", flush=True)
+
+    def fail(self, error: str | None = None, traceback: str = "") -> None:
+        """The end of a job that failed: the last lines of the process that failed, and the error.
+
+        Args:
+            error: by default what the driver wrote last.
+            traceback: says which process failed; by default the error does.
+        """
+        self.close()
+        error = error or self.driver_error()
+        # The last one raised the error; those before only waited for it.
+        named = [pid for pid in PROCESS.findall(traceback or error) if pid in self.last_lines]
+        if named:
+            print(f"the last lines of process {named[-1]}:", file=sys.stderr)
+            for line in self.last_lines[named[-1]]:
+                print(f"  {line[:LINE_WIDTH]}", file=sys.stderr)
+        print(f"complete output: {self.path}\n{error}", file=sys.stderr, flush=True)
+
+
+# ── what the command calls ──
+
+_console: Console | None = None
+
+
+def add_flag(parser: argparse._ActionsContainer) -> None:
+    """Add `--console`."""
+    parser.add_argument(
+        "--console",
+        choices=("compact", "full"),
+        default="full",
+        help="compact shows the phases of the start, a line for the last step (where lines cannot be rewritten, one "
+        "for each twentieth of the run), warnings and errors, and writes everything to output.log in the folder of "
+        "--ckpt.path; full shows everything (default: %(default)s)",
+    )
+
+
+def _is_compact(argv: list[str]) -> bool:
+    # Before the real parser is there: importing OpenRLHF takes seconds, and prints.
+    early = argparse.ArgumentParser(add_help=False)
+    early.add_argument("--console", nargs="?")
+    return early.parse_known_args(argv)[0].console == "compact"
+
+
+@contextmanager
+def opened(argv: list[str]) -> Iterator[None]:
+    """Run the command with the console that its flags ask for. Its exit status stays what it is."""
+    global _console
+    if not _is_compact(argv):
+        yield
+        return
+    # A file needs no colours, and a process that fails needs its own lines, even if another's are the same.
+    os.environ.setdefault("RAY_COLOR_PREFIX", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    _console = console = Console()
+    try:
+        yield
+    except BaseException as error:
+        if not console.path or (isinstance(error, SystemExit) and not error.code):
+            console.finish()
+            raise
+        _fail(console, error)
+    else:
+        console.finish()
+    finally:
+        _console = None
+
+
+def _fail(console: Console, error: BaseException) -> None:
+    if isinstance(error, SystemExit):
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+            console.fail(error.code)
+            raise SystemExit(1) from None
+        console.fail()
+        raise error from None
+    traceback.print_exc()
+    if isinstance(error, KeyboardInterrupt):
+        console.fail("train_ray: interrupted")
+        sys.excepthook = lambda *_: None  # the traceback is in the file
+        raise error
+    text = ESCAPE.sub("", "".join(traceback.format_exception(error))).strip()
+    *lines, last = [line for line in text.splitlines() if line.strip(" ^~")]
+    console.fail("\n".join([*(line[:LINE_WIDTH] for line in lines[-LAST_LINES:]), f"{ERROR} {last}"]), text)
+    raise SystemExit(1) from None
+
+
+def start_job(args: SimpleNamespace) -> None:
+    """The checks are over and the job starts; `args` are OpenRLHF's nested arguments.
+
+    Raises:
+        UsageError: the file for the output cannot be written.
+    """
+    if _console:
+        _console.start_job(args)
+
+
+def end_phase(name: str) -> None:
+    """One of `PHASES` is over."""
+    if _console:
+        _console.screen.end_phase(name)
+
+
+def catch_up() -> None:
+    """Wait for the workers' last lines, before Ray is shut down."""
+    if _console and _console.path:
+        time.sleep(CATCH_UP_SECONDS)
+
+
+def fail(error: str) -> None:
+    """Show the error of a driver that is to be ended at once."""
+    print(error, file=sys.stderr, flush=True)
+    if _console and _console.path:
+        _console.fail(error)

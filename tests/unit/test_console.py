@@ -1,0 +1,285 @@
+"""The compact console, fed with what a job of three steps wrote (`console_output.log`, shortened)."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openrlhf_stare.driver.console import Progress, describe, step_figures
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = Path(__file__).with_name("console_output.log")
+LINES = RECORDED.read_bytes().decode().split("\n")
+STEPS = [line for line in LINES if "Global step" in line]
+BARS = [line for line in LINES if "Episode [1/1]" in line]
+COMMAND = f"""
+import ctypes, os, subprocess, sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from openrlhf_stare.driver import console
+
+args = SimpleNamespace(
+    ckpt=SimpleNamespace(path=sys.argv[1]),
+    rollout=SimpleNamespace(batch_size=16),
+    algo=SimpleNamespace(dynamic_filtering_enable=False),
+)
+
+def replay():
+    os.write(1, Path({str(RECORDED)!r}).read_bytes())
+
+with console.opened(sys.argv[2:]):
+    print("imported")
+"""
+
+
+class Run:
+    """The body under `console.opened`, as a process with its standard output and error in pipes or on a terminal."""
+
+    def __init__(self, body: str, folder: Path, *, terminal: bool = False, flags=("--console", "compact"), before=""):
+        body = "".join(f"    {line}\n" for line in body.strip().splitlines())
+        command = [sys.executable, "-c", before + COMMAND + body, str(folder), *flags]
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+        if terminal:
+            ours, theirs = pty.openpty()
+            process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment)
+            os.close(theirs)
+            shown = b""
+            while chunk := self._read(ours):
+                shown += chunk
+            os.close(ours)
+            self.status, self.out, self.err = process.wait(60), shown.decode(), ""
+        else:
+            done = subprocess.run(command, capture_output=True, cwd=ROOT, env=environment, timeout=60)
+            self.status, self.out, self.err = done.returncode, done.stdout.decode(), done.stderr.decode()
+        path = folder / "output.log"
+        self.file = path.read_bytes().decode() if path.exists() else None
+
+    @staticmethod
+    def _read(descriptor: int) -> bytes:
+        try:
+            return os.read(descriptor, 4096)
+        except OSError:  # the other side was closed
+            return b""
+
+
+# What a line says
+
+
+def test_the_figures_of_a_step():
+    step, figures = step_figures(STEPS[0])
+    assert step == 1 and len(figures) == 43
+    assert figures["rollout/reward_mean"] == 0.3671875 and figures["stare/batch_entropy"] == 0.9334095683527514
+    assert figures["return"] == 6.05359673500061e-09
+    assert step_figures(LINES[0]) is None
+    step, figures = step_figures("Global step 12: {'a': nan, 'b': -inf, 'c': np.float64(1e-05), 'd': 3, 'e': True}")
+    assert step == 12 and figures.pop("a") != 0 and figures == {"b": float("-inf"), "c": 1e-5, "d": 3}
+
+
+def test_the_total_comes_from_the_bar_over_the_prompts():
+    progress = Progress(prompts_per_step=16, varying=False)
+    assert not progress.count_prompts(STEPS[0]) and progress.total is None
+    assert progress.count_prompts(BARS[0]) and progress.total == 3
+    progress.count_prompts(BARS[0].replace("[1/1]", "[2/5]"))
+    assert progress.total == 15
+    progress.count_prompts("Episode [1/1]:  10%|█         | 5/50 [00:01<00:02, 13.97it/s]")
+    assert progress.total == 4
+
+
+def test_with_dynamic_filtering_the_total_comes_from_the_prompts_that_the_steps_took():
+    progress = Progress(prompts_per_step=16, varying=True)
+    progress.count_prompts(BARS[0])
+    assert progress.total is None
+    progress.advance(2, now=0.0)
+    progress.count_prompts(BARS[1])  # 16 of 48 prompts
+    assert progress.total == 6
+
+
+def test_seconds_and_time_left_are_those_of_the_last_twenty_steps():
+    progress = Progress(prompts_per_step=16, varying=False, total=100)
+    progress.advance(1, now=0.0)
+    assert describe(progress, {}) == "step   1/100"
+    for step in range(2, 41):
+        progress.advance(step, now=1000.0 + 0.5 * step)
+    figures = {"rollout/reward_mean": 0.25, "stare/batch_entropy": 0.5, "stare/target_entropy": 0.4}
+    shown = describe(progress, figures | {"stare/gate_on": 0.0, "stare/reweight_w": 12.5})
+    assert shown == (
+        "step  40/100  reward 0.250  entropy 0.500  target 0.400  gate shut  W 12.500  0.50 s a step  0:00:30 left"
+    )
+
+
+@pytest.mark.parametrize("total, count", [(3, 3), (20, 20), (47, 20), (1000, 20), (None, 100)])
+def test_a_line_for_each_twentieth_of_the_run(total, count):
+    progress = Progress(prompts_per_step=16, varying=False, total=total)
+    shown = []
+    for step in range(1, (total or 1000) + 1):
+        progress.advance(step, now=float(step))
+        shown += [step] * progress.starts_a_twentieth()
+    assert len(shown) == count and shown[-1] == (total or 1000)
+
+
+# A job that ends well
+
+
+def test_a_job_in_a_pipe(tmp_path):
+    job = Run("console.start_job(args)\nconsole.end_phase('Ray')\nreplay()", tmp_path)
+    assert job.status == 0 and job.err == ""
+    checks, path, ray, *rest = job.out.splitlines()
+    assert re.fullmatch(r"checks +\d+ s", checks) and re.fullmatch(r"Ray +\d+ s", ray)
+    assert path == f"complete output: {tmp_path / 'output.log'}"
+    engines, models, first_step, one, left_out, two, three, done = rest
+    assert [line.split()[0] for line in (engines, models, first_step)] == ["engines", "models", "first"]
+    assert one == "step 1/3  reward 0.367  entropy 0.933  target 0.400  gate shut  W 1.000"
+    # The same sentence with other numbers came twice more.
+    assert left_out.startswith("openrlhf-stare: 8 of 128 responses are left out of training")
+    assert two.startswith("step 2/3") and three.startswith("step 3/3  reward 0.398") and "0:00:00 left" in three
+    assert re.fullmatch(r"done in 0:00:\d\d; complete output: .*output.log", done)
+    header, early, rest = job.file.split("\n", 2)
+    assert header.startswith("── started") and early == "imported" and rest == RECORDED.read_bytes().decode()
+
+
+@pytest.mark.parametrize(
+    "flags", [("--console=compact",), ("--consol", "compact"), ("--console=full", "--con=compact")]
+)
+def test_the_flag_can_be_written_as_argparse_takes_it(tmp_path, flags):
+    assert "complete output" in Run("console.start_job(args)", tmp_path, flags=flags).out
+
+
+def test_a_job_on_a_terminal_rewrites_its_last_line(tmp_path):
+    job = Run("console.start_job(args)\nreplay()\ntime.sleep(1)", tmp_path, terminal=True)
+    assert job.status == 0
+    assert "\x1b[2K" in job.out  # a line is erased, to be written again
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", job.out).replace("\r\n", "\n").split("\n")
+    lines = [line.rpartition("\r")[2].rstrip() for line in shown]
+    assert lines[-2].startswith("done in") and lines[-3].startswith("step 3/3")
+    assert not [line for line in lines if line.startswith(("step 1", "step 2"))]
+    assert job.out.rfind("\x1b[?25h") > job.out.rfind("\x1b[?25l")  # the cursor is shown
+
+
+def test_what_native_code_and_child_processes_write_is_in_the_file(tmp_path):
+    body = """
+console.start_job(args)
+ctypes.CDLL(None).printf(b"from C\\n")
+subprocess.run(["sh", "-c", "echo from a child; echo its error >&2"])
+print("from Python", file=sys.stderr)
+"""
+    job = Run(body, tmp_path)
+    assert "from" not in job.out and "error" not in job.out and job.err == ""
+    for text in ("from C", "from a child", "its error", "from Python"):
+        assert f"{text}\n" in job.file
+
+
+def test_a_resumed_job_goes_on_in_the_same_file(tmp_path):
+    for _ in range(2):
+        job = Run("console.start_job(args)\nreplay()", tmp_path)
+    assert job.file.count("── started") == 2 and job.file.count("Global step 3:") == 2
+    assert job.out.count("step 3/3") == 1
+
+
+# A job that fails
+
+
+def test_an_actor_that_died_is_shown_with_its_last_lines(tmp_path):
+    sentence = "train_ray: error: the trainer (PPOTrainer, process 16862 on 192.0.2.2) died: it was killed"
+    job = Run(f"console.start_job(args)\nreplay()\nsys.exit({sentence!r})", tmp_path)
+    assert job.status == 1
+    head, *lines, path, error = job.err.splitlines()
+    assert head == "the last lines of process 16862:" and len(lines) == 20
+    assert lines[-1].endswith("Prompt dataloader is exhausted.") and "Global step 3:" in lines[-3]
+    assert all(line.startswith("  ") and len(line) <= 302 for line in lines)
+    assert path == f"complete output: {tmp_path / 'output.log'}" and error == sentence
+    assert job.file.endswith(f"{sentence}\n")
+
+
+def test_an_error_of_several_lines_is_shown_whole(tmp_path):
+    sentence = "train_ray: error: an engine failed while loading: one\ntwo\nthree"
+    job = Run(f"console.start_job(args)\nsys.exit({sentence!r})", tmp_path)
+    assert job.status == 1 and job.err.endswith(f"\n{sentence}\n")
+
+
+def test_an_exception_of_a_worker_names_the_process_that_raised_it(tmp_path):
+    # As Ray writes it: the trainer waited for the actor.
+    error = (
+        "ray::PPOTrainer.fit() (pid=16862, ip=192.0.2.2)\n  File ...\n"
+        "ray.exceptions.RayTaskError(ValueError): ray::PolicyModelActor.fit() (pid=16477, ip=192.0.2.2)\n"
+        "  File policy_actor.py, line 90, in fit\n    ^^^^\nValueError: the loss is odd"
+    )
+    job = Run(f"console.start_job(args)\nreplay()\nraise RuntimeError({error!r})", tmp_path)
+    assert job.status == 1
+    lines = job.err.splitlines()
+    assert lines[0] == "the last lines of process 16477:"
+    assert "  File policy_actor.py, line 90, in fit" in lines and "^^^^" not in job.err
+    assert lines[-1] == "train_ray: error: ValueError: the loss is odd"
+    assert "Traceback (most recent call last)" in job.file
+
+
+def test_bad_flags_are_answered_as_on_the_full_console(tmp_path):
+    job = Run("print('train_ray: error: --x 1 is odd: give 2', file=sys.stderr)\nsys.exit(2)", tmp_path)
+    assert job.status == 2 and job.file is None
+    assert job.out == "imported\ntrain_ray: error: --x 1 is odd: give 2\n"
+
+
+def test_an_error_with_status_2_after_the_start_is_shown(tmp_path):
+    body = "console.start_job(args)\nprint('train_ray: error: too few GPUs', file=sys.stderr)\nsys.exit(2)"
+    job = Run(body, tmp_path)
+    assert job.status == 2 and job.err.splitlines()[-1] == "train_ray: error: too few GPUs"
+
+
+def test_help_is_shown_whole(tmp_path):
+    job = Run("print('usage: ' + 2000 * 'x')\nsys.exit(0)", tmp_path)
+    assert job.status == 0 and job.out == f"imported\nusage: {2000 * 'x'}\n"
+
+
+def test_an_exception_before_the_start_has_its_traceback(tmp_path):
+    job = Run("raise ValueError('odd')", tmp_path)
+    assert job.status == 1 and job.err.startswith("Traceback") and job.err.endswith("ValueError: odd\n")
+
+
+def test_ctrl_c_ends_with_its_own_status_and_one_line(tmp_path):
+    job = Run("console.start_job(args)\nreplay()\nos.kill(os.getpid(), 2)\ntime.sleep(9)", tmp_path)
+    assert job.status == -signal.SIGINT
+    assert job.err.splitlines()[-1] == "train_ray: interrupted" and "Traceback" not in job.err
+    assert job.file.endswith("KeyboardInterrupt\n")
+
+
+def test_a_driver_that_ends_at_once_says_why(tmp_path):
+    job = Run("console.start_job(args)\nconsole.fail('train_ray: error: process 1 died')\nos._exit(1)", tmp_path)
+    assert job.status == 1 and job.err.splitlines()[-1] == "train_ray: error: process 1 died"
+    assert job.file.endswith("train_ray: error: process 1 died\n")
+
+
+def test_a_killed_driver_leaves_everything_in_the_file(tmp_path):
+    job = Run("console.start_job(args)\nprint('the last')\nos.kill(os.getpid(), 9)", tmp_path)
+    assert job.status == -signal.SIGKILL and job.file.endswith("the last\n")
+
+
+def test_a_full_disk_ends_no_job(tmp_path):
+    # A limit on the size of files is met as a full disk is: by a write that fails.
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+    body = "console.start_job(args)\nfor n in range(99): print(99 * 'x')\nprint('y', file=sys.stderr)\nsys.exit('end')"
+    job = Run(body, tmp_path, before=limit)
+    assert job.status == 1 and job.err.endswith("\nend\n") and (tmp_path / "output.log").stat().st_size == 4096
+
+
+def test_a_console_that_was_closed_ends_no_job(tmp_path):
+    body = "console.start_job(args)\nreplay()\ntime.sleep(0.5)\nprint('the last')"
+    command = [sys.executable, "-c", COMMAND + "".join(f"    {line}\n" for line in body.splitlines())]
+    with subprocess.Popen([*command, str(tmp_path), "--console", "compact"], cwd=ROOT, stdout=subprocess.PIPE) as job:
+        job.stdout.close()
+    assert "the last\n" in (tmp_path / "output.log").read_text()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    job = Run("console.start_job(args)", tmp_path / "file" / "checkpoints")
+    assert "UsageError: --ckpt.path" in job.err and "cannot be written" in job.err
+
+
+@pytest.mark.parametrize("flags", [(), ("--console", "full"), ("--console=compact", "--console=full")])
+def test_the_full_console_is_left_alone(tmp_path, flags):
+    job = Run("console.start_job(args)\nconsole.end_phase('Ray')\nreplay()", tmp_path, flags=flags)
+    assert job.file is None and job.out.replace("imported\n", "") == RECORDED.read_bytes().decode()
