@@ -48,15 +48,16 @@ os.execv(sys.executable, [sys.executable, "-I", "-B", "-u", "-X", "utf8", {progr
 """
 # bubblewrap has no option for the number of files, so it leaves the right to set it (CAP_SYS_ADMIN) to this
 # interpreter, which gives it up: without ambient capabilities a user who is not root has none after execv.
+# Importing ctypes itself would take as long as a tenth of a small program.
 IN_SANDBOX = f"""
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
+import _ctypes
+libc = _ctypes.dlopen(None, 0)
 remount, no_suid, no_devices, ambient_capabilities, clear_all = 32, 2, 4, 47, 4
 limits = b"size={SCRATCH_BYTES},nr_inodes={SCRATCH_FILES}"
-if libc.mount(b"", b"/scratch", b"", remount | no_suid | no_devices, limits) != 0:
-    raise OSError(ctypes.get_errno(), "/scratch cannot be limited")
-if libc.prctl(ambient_capabilities, clear_all, 0, 0, 0) != 0:
-    raise OSError(ctypes.get_errno(), "capabilities cannot be given up")
+mount = b"", b"/scratch", b"", remount | no_suid | no_devices, limits
+for call, arguments in ("mount", mount), ("prctl", (ambient_capabilities, clear_all, 0, 0, 0)):
+    if _ctypes.call_function(_ctypes.dlsym(libc, call), arguments) != 0:
+        raise OSError(call + " failed")
 """
 # Where memory runs out, the kernel kills processes with this mark first. It takes no privilege.
 KILLED_FIRST = '{ echo 1000 > /proc/self/oom_score_adj; } 2> /dev/null; exec "$@"'
@@ -228,9 +229,13 @@ def _read_only_view() -> list[str]:
     prefixes = (sys.base_prefix, str(Path(python).parents[1]), sys.prefix)
     places = {"/usr/lib", "/usr/lib64", "/lib", "/lib64", *site.getsitepackages(), python}
     places |= {os.path.join(prefix, name) for prefix in prefixes for name in ("lib", "lib64", "pyvenv.cfg")}
-    view = []
+    view, seen = [], []
     for place in sorted(filter(os.path.exists, places)):
-        view += [*_parents(place), "--ro-bind", place, place]
+        if any(Path(place).is_relative_to(other) for other in seen):
+            continue
+        seen.append(place)
+        link = os.path.islink(place) and os.path.realpath(place) in places  # such as /lib and a venv's lib64
+        view += [*_parents(place), *(["--symlink", os.readlink(place)] if link else ["--ro-bind", place]), place]
     return view
 
 

@@ -1,5 +1,6 @@
 """Programs that try to break out of the Python tool's sandbox, to use up the machine or to stay."""
 
+import contextlib
 import errno
 import os
 import re
@@ -240,6 +241,19 @@ def test_memory_that_no_process_is_charged_for(bomb):
     assert peak[1] < 1000
 
 
+def test_where_memory_runs_out_the_kernel_kills_the_program_first():
+    before = sandboxed_processes()
+    run_it = threading.Thread(target=sandbox.run, args=("import time; time.sleep(3)", LIMITS))
+    run_it.start()
+    marks = set()
+    while run_it.is_alive():
+        for process in sandboxed_processes() - before:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                marks.add(Path(f"/proc/{process}/oom_score_adj").read_text().strip())
+        time.sleep(0.05)
+    assert marks == {"1000"}
+
+
 def test_filling_the_disk():
     program = """
         total = 0
@@ -434,6 +448,11 @@ def test_gaining_privileges():
         attempt(os.nice, -5)
         refused(libc.mount(b"none", b"/scratch", b"tmpfs", 0, None))
         refused(libc.umount2(b"/scratch", 2))
+        refused(libc.mount(b"", b"/scratch", b"", 32 | 2 | 4, b"nr_inodes=0"))  # the limit that its interpreter set
+        assert os.statvfs("/scratch").f_files == 4096
+        header, capabilities = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+        assert libc.capget(header, capabilities) == 0
+        assert [capabilities[at] for at in (0, 1, 3, 4)] == [0, 0, 0, 0]  # effective, permitted
         for namespace in (0x10000000, 0x00020000, 0x40000000):  # user, mount, network
             refused(libc.unshare(namespace))
         for limit in (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE):
