@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from openrlhf_stare import runtime, tools, worker
-from openrlhf_stare.driver import checks, cluster, command, console, flags, preflight, resources, seams
+from openrlhf_stare.driver import checks, cluster, command, console, files, flags, preflight, resources, seams
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 
@@ -51,7 +51,7 @@ def run() -> int:
     if args.preflight:
         return preflight.run(args, warnings, variables)
     if not args.no_checks:
-        preflight.check_driver(args)
+        files.check(args)
     seams.check()
     console.start_job(args)
     train(args, variables)

@@ -128,7 +128,8 @@ def first_death() -> str | None:
     who = f"{NAMES[name]} ({name}, process {actor['Pid']} on {actor['Address']['IPAddress']})"
     cause = actor["DeathCause"]
     if cause.HasField("creation_task_failure_context"):
-        return f"{who} failed while loading: {_error(cause.creation_task_failure_context.formatted_exception_string)}"
+        error = whole_error(cause.creation_task_failure_context.formatted_exception_string)
+        return f"{who} failed while loading: {error}"
     context = getattr(cause, cause.WhichOneof("context"))
     return (
         f"{who} died: {' '.join(context.error_message.split())} "
@@ -136,7 +137,7 @@ def first_death() -> str | None:
     )
 
 
-def _error(formatted: str) -> str:
+def whole_error(formatted: str) -> str:
     """The exception of a formatted traceback with all lines of its message, which `traceback` does not indent."""
     lines = formatted.strip().splitlines()
     frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]

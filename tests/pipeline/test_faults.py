@@ -45,6 +45,7 @@ def test_a_driver_that_waits_for_a_process_that_waits_for_the_dead_is_ended(tmp_
     assert job.status == 1 and not job.left_over
     assert "after the environment: None" in job.output  # a user's own actor may end
     assert last_line(job).startswith("train_ray: error: a vLLM engine (RolloutRayActor, process ")
+    assert "KeyboardInterrupt" not in job.output
 
 
 def test_an_engine_that_cannot_start_ends_the_job_with_its_own_error(addends, tmp_path):

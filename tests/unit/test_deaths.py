@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import traceback
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,29 @@ def as_the_driver_sees_it(cause: Exception, calls: int) -> Exception:
 )
 def test_only_an_error_that_a_death_can_cause_is_waited_for(cause, seconds, calls):
     assert deaths.lag_of(as_the_driver_sees_it(cause, calls)) == seconds
+
+
+class Told(Exception):
+    pass
+
+
+@pytest.mark.parametrize("message", ["one line", "1 validation error\n  2048 is more than 64\n    Read more", ""])
+def test_an_error_is_told_with_all_lines_of_its_message_and_no_frames(message):
+    try:
+        raise Told(message)
+    except Told:
+        formatted = traceback.format_exc()
+    said = deaths.whole_error(f"The actor died because of an error raised in its creation task, {formatted}")
+    assert said == traceback.format_exception_only(Told, Told(message))[0].strip()
+
+
+def test_of_an_error_s_causes_the_last_is_told():
+    try:
+        try:
+            raise ValueError("the cause\n  of two lines")
+        except ValueError as error:
+            raise Told("vLLM did not start") from error
+    except Told:
+        formatted = traceback.format_exc()
+    assert deaths.whole_error(formatted).endswith("Told: vLLM did not start")
+    assert "the cause" not in deaths.whole_error(formatted)

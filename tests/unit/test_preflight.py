@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_stare.driver import preflight
+from openrlhf_stare.driver import files, preflight
 from openrlhf_stare.options import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ def test_a_checkpoint_folder_that_cannot_be_written(args, tmp_path):
 
 
 def test_a_checkpoint_folder_of_the_node_s_own(args, tmp_path):
-    with preflight._token(args.ckpt.path) as token:
+    with files.token(args.ckpt.path) as token:
         assert Path(token).parent == tmp_path and found(args, token)["checkpoints"].ok
     check, sentence = failure(args, token)  # it is gone, as on a node that does not see it
     assert check == "checkpoints" and "a file system that all nodes share" in sentence
@@ -95,10 +95,10 @@ def test_what_is_there_needs_no_hub(args, monkeypatch):
 
 
 def test_the_first_of_the_mistakes_stops_a_job_and_names_the_way_round(args):
-    preflight.check_driver(args)
+    files.check(args)
     args.data.prompt_dataset, args.data.max_len = "nowhere.jsonl", 65
     with pytest.raises(UsageError) as caught:
-        preflight.check_driver(args)
+        files.check(args)
     assert str(caught.value).startswith("--data.prompt_dataset nowhere.jsonl is not a file on this machine")
     assert "--no_checks" in str(caught.value)
 
@@ -175,7 +175,7 @@ def test_a_reward_file_that_cannot_be_used(args, tmp_path, code, said):
 
 @pytest.mark.parametrize("code", ["import threading; threading.Event().wait()", "9**9**9**9"])
 def test_a_reward_file_that_hangs(args, tmp_path, monkeypatch, code):
-    monkeypatch.setattr(preflight, "FILE_SECONDS", 5)
+    monkeypatch.setattr(files, "FILE_SECONDS", 5)
     (tmp_path / "reward.py").write_text(f"print('ok')\n{code}\n")
     args.reward.remote_url = [str(tmp_path / "reward.py")]
     start = time.monotonic()
@@ -221,7 +221,7 @@ def test_the_time_that_nodes_have_is_a_variable(monkeypatch):
     monkeypatch.setenv("OPENRLHF_STARE_PREFLIGHT_SECONDS", "600")
     assert preflight._seconds() == 600
     monkeypatch.setenv("OPENRLHF_STARE_PREFLIGHT_SECONDS", "ten")
-    with pytest.raises(preflight.UsageError, match="OPENRLHF_STARE_PREFLIGHT_SECONDS ten is no number"):
+    with pytest.raises(UsageError, match="OPENRLHF_STARE_PREFLIGHT_SECONDS ten is no number"):
         preflight._seconds()
 
 

@@ -61,7 +61,8 @@ def test_an_older_openrlhf_is_refused_with_every_seam_in_place(monkeypatch, vers
     assert str(error.value).endswith("install openrlhf==0.11.2") and "\n" not in str(error.value)
 
 
-def test_a_newer_openrlhf_with_every_seam_is_warned_of(monkeypatch, caplog):
+def test_a_newer_openrlhf_with_every_seam_is_warned_of(monkeypatch, capsys):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.12.0")
     seams.check()
-    assert "OpenRLHF 0.12.0 has all that openrlhf-stare needs, but only 0.11.2 has been tried" in caplog.text
+    said = capsys.readouterr().err
+    assert "OpenRLHF 0.12.0 has all that openrlhf-stare needs, but only 0.11.2 has been tried" in said
