@@ -2,21 +2,21 @@
 
 Once a rollout, on all ranks:       figures = method.open_rollout(tokens, strengths, group)
 Then for each micro-batch, without a collective:
-    loss of each token = OpenRLHF's, computed from method.advantages(tokens)
+    loss of each token = OpenRLHF's, with the advantage  method.weights(tokens) · A
                          + method.penalty(log_probs, tokens)
 
 Both parts are corrected (importance sampling) and averaged as the user's flags say. So a method
-- weighs a token by giving it another advantage: every surrogate of OpenRLHF is proportional to it;
-- drops a token by giving it the advantage 0: its loss is 0 and it still counts in the mean;
-- replaces a token's loss by giving it the advantage 0 and the new loss as its penalty.
+- weighs a token: every surrogate of OpenRLHF is proportional to the advantage (for weights above 0);
+- drops a token by the weight 0: its loss and gradient are 0, and it still counts in the mean;
+- replaces a token's loss by the weight 0 and the new loss as its penalty.
 
 A method with one line of arithmetic:
 
     class NoPunishment(Method):
         \"""Tokens of bad responses are not pushed down.\"""
 
-        def advantages(self, tokens):
-            return tokens.advantages.clamp(min=0)
+        def weights(self, tokens):
+            return (tokens.advantages > 0).float()
 
 Its file is its name: `methods/no_punishment.py` is `--policy_loss no_punishment`.
 """
@@ -96,9 +96,10 @@ class Method:
         """
         return {}
 
-    def advantages(self, tokens: Tokens) -> Tensor:
-        """(B, A): the advantages that OpenRLHF's surrogate gets. `tokens.advantages` itself leaves it as it is."""
-        return tokens.advantages
+    def weights(self, tokens: Tokens) -> Tensor | None:
+        """Float32 of the shape of `tokens`: what multiplies each token's advantage. None leaves OpenRLHF's loss as it
+        is, bit for bit. No gradient goes through it."""
+        return None
 
     def penalty(self, log_probs: Tensor, tokens: Tokens) -> Tensor | None:
         """(B, A): what is added to the tokens' losses, or None. `log_probs` (B, A) are the policy's in training, with

@@ -13,8 +13,8 @@ from openrlhf_stare.methods.base import Method
 class NoPunishment(Method):
     """Tokens of bad responses are not pushed down."""
 
-    def advantages(self, tokens):
-        return tokens.advantages.clamp(min=0)
+    def weights(self, tokens):
+        return (tokens.advantages > 0).float()
 '''
 
 
@@ -30,7 +30,7 @@ def test_a_method_that_defines_nothing_changes_nothing():
     method, of_call = base.Method(), tokens()
     assert method.options == Options() and method.strengths == ()
     assert method.open_rollout(of_call, {}, None) == {}
-    assert method.advantages(of_call) is of_call.advantages  # the same tensor, so the same bits
+    assert method.weights(of_call) is None
     assert method.penalty(of_call.log_probs, of_call) is None
     assert method.entropy_coefficient() is None
 
@@ -38,7 +38,7 @@ def test_a_method_that_defines_nothing_changes_nothing():
 def test_a_file_of_ones_own_is_a_method(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     method = base.load(tmp_path / "own.py")()
-    assert torch.equal(method.advantages(tokens()), torch.tensor([[1.0, 0.0]]))
+    assert torch.equal(method.weights(tokens()), torch.tensor([[1.0, 0.0]]))
 
 
 @pytest.mark.parametrize("text, found", [("", 0), (OWN + OWN.replace("NoPunishment", "Other"), 2)])

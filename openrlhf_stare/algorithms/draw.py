@@ -1,0 +1,30 @@
+"""A random draw of tokens that any number of ranks makes alike, and a resumed job too: without state or collective."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Odd numbers below 2**31, so that no product with a 32-bit number leaves int64.
+_FACTORS = (0x45D9F3B, 0x119DE1F3, 0x2C1B3C6D)
+
+
+@torch.no_grad()
+def lot_numbers(log_probs: Tensor, advantages: Tensor, seed: int) -> Tensor:
+    """A lot for each token: as good as random, but the same for the same bits of log-prob and advantage.
+
+    Args:
+        log_probs, advantages: of one shape; taken as float32.
+        seed: another one gives other lots.
+
+    Returns:
+        float32 of that shape, finite and above 0. To draw k tokens, take those with the k highest lots.
+    """
+    lots = torch.full_like(log_probs, seed, dtype=torch.int64)
+    for values in (log_probs, advantages):
+        lots = (lots ^ (values.float() + 0.0).view(torch.int32)) & 0xFFFFFFFF  # + 0.0 makes -0.0 into +0.0
+        for factor in _FACTORS:
+            lots = ((lots ^ (lots >> 16)) * factor) & 0xFFFFFFFF
+    lots = lots ^ (lots >> 16)
+    # The patterns of the normal float32 numbers above 0, which order as the integers that they are.
+    return (2**23 + lots % (2**31 - 2**24)).int().view(torch.float32)

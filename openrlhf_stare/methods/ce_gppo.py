@@ -1,0 +1,48 @@
+"""CE-GPPO (arXiv 2509.20712): tokens that PPO clips keep a gradient, of bounded size.
+
+    A < 0 and r < 1 - eps_low:    loss = -beta_low (1 - eps_low) A r / sg(r)
+    A > 0 and r > 1 + eps_high:   loss = -beta_high (1 + eps_high) A r / sg(r)
+    all others: OpenRLHF's loss;  r = pi / pi_old, sg stops the gradient
+
+The first are unlikely tokens of bad responses, whose gradient lowers entropy; the second are unlikely tokens of good
+responses, whose gradient raises it. Published constants: beta_low (beta 1) 0.75, beta_high (beta 2) 1, for 1.5B also
+0.5 and 1; with a dual clip of 3 and eps 0.2 and 0.28.
+
+Equal to the published code (Kwai-Klear/CE-GPPO, compute_gppo_loss_general_beta in its README) with
+`--actor.dual_clip 3`. OpenRLHF's loss of such a token is the constant -(1 - eps_low) A or -(1 + eps_high) A, so the
+penalty is the new loss less that constant.
+
+It has no strength for a controller to set, only the schedule `open`. It does nothing in the first optimizer step after
+a rollout, in which r = 1 and nothing is clipped, so it needs several steps on a rollout; nor where all advantages are
+0. Under the gspo surrogate, which clips responses and not tokens, it must not be used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from openrlhf_stare.methods.base import Method, Tokens
+from openrlhf_stare.options import Options, option
+
+
+@dataclass(frozen=True)
+class CeGppoOptions(Options):
+    beta_low: float = option(0.75, "gradient of tokens with A < 0 that are clipped below", within="[0, inf)")
+    beta_high: float = option(1.0, "gradient of tokens with A > 0 that are clipped above", within="[0, inf)")
+
+
+class CeGppo(Method):
+    Options = CeGppoOptions
+
+    def penalty(self, log_probs: Tensor, tokens: Tokens) -> Tensor:
+        ratio = (log_probs - tokens.log_probs).clamp(min=-20.0, max=20.0).exp()
+        low, high = 1 - self.clip_range[0], 1 + self.clip_range[1]
+        of_one = ratio / ratio.detach()  # 1, with the gradient of log r
+        below = -low * tokens.advantages * (self.options.beta_low * of_one - 1)
+        above = -high * tokens.advantages * (self.options.beta_high * of_one - 1)
+        is_below = (tokens.advantages < 0) & (ratio < low)
+        is_above = (tokens.advantages > 0) & (ratio > high)
+        return torch.where(is_below, below, torch.where(is_above, above, 0.0))
