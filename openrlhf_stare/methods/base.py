@@ -23,6 +23,7 @@ Its file is its name: `methods/no_punishment.py` is `--policy_loss no_punishment
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -152,6 +153,16 @@ def load(path: str | Path) -> type[Method]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return _only_method(module)
+
+
+def control_default(option: str) -> str:
+    """The default of `--entropy.OPTION` as its help says it: the general one, then that of methods with their own."""
+    general = {field.name: field.default for field in dataclasses.fields(EntropyControl)}[option]
+    own: dict[object, list[str]] = {}
+    for name in names():
+        own.setdefault(find(name).control.get(option, general), []).append(name)
+    own.pop(general, None)
+    return "; ".join([str(general), *(f"{value} for {', '.join(of)}" for value, of in own.items())])
 
 
 def _only_method(module: ModuleType) -> type[Method]:

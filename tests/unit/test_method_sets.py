@@ -175,3 +175,9 @@ def test_published_defaults():
     strengths, control = defaults("entropy_bonus")
     assert strengths == [(0, 0, 0.2)]
     assert (control.schedule, control.step, control.target) == ("adaptive", 0.005, 0.2)
+
+
+def test_the_help_of_a_control_option_names_the_methods_with_a_default_of_their_own():
+    assert base.control_default("target") == "0.3; 0.2 for entropy_bonus; 0.1 for sign_weights"
+    assert base.control_default("stop_below") == "0.0"
+    assert "adaptive for entropy_bonus" in base.control_default("schedule")
