@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+from types import ModuleType
+
 from openrlhf_stare.runtime import prepare_process
 from openrlhf_stare.when_imported import patch_when_imported
 
 HOOK = f"{__name__}.install"
 
+# Module of OpenRLHF -> what changes it once it is imported, in this order.
+CHANGES = {
+    "openrlhf.trainer.ppo_utils.samples_generator": ("fixes.uneven_dealing.cut", "fixes.evaluation.use_own_top_p"),
+    "openrlhf.trainer.ppo_utils.experience_maker": (
+        "estimators.advantages.change",
+        "tpo.whole_groups.number_responses",
+    ),
+    "openrlhf.trainer.ppo_trainer": ("tpo.whole_groups.deal_whole_groups", "actor_group.token_record.tell_the_step"),
+    "openrlhf.trainer.ray.launcher": ("fixes.ports.hold_the_port",),
+    "openrlhf.trainer.ray.ppo_actor": ("fixes.empty_steps.survive", "fixes.saving.guard"),
+    "openrlhf.utils.deepspeed.deepspeed": ("fixes.checkpoints.keep_the_newest_complete",),
+}
+
 
 def install() -> None:
-    """Announce our changes to OpenRLHF in this process. Cheap: none of the modules they change is imported here."""
-    from openrlhf_stare.actor_group import experience
-    from openrlhf_stare.fixes import checkpoints, evaluation, ports
-
-    patch_when_imported("openrlhf.trainer.ppo_utils.samples_generator", experience.deal_evenly)
-    patch_when_imported("openrlhf.trainer.ppo_utils.samples_generator", evaluation.use_own_top_p)
-    patch_when_imported("openrlhf.trainer.ppo_utils.experience_maker", experience.change_advantages)
-    patch_when_imported("openrlhf.trainer.ppo_utils.experience_maker", experience.number_responses)
-    patch_when_imported("openrlhf.trainer.ppo_trainer", experience.deal_whole_groups)
-    patch_when_imported("openrlhf.trainer.ray.launcher", ports.hold_the_port)
-    patch_when_imported("openrlhf.utils.deepspeed.deepspeed", checkpoints.keep_the_newest_complete)
+    """Announce our changes to OpenRLHF in this process. Cheap: neither OpenRLHF nor a change is imported here."""
+    for module, changes in CHANGES.items():
+        for change in changes:
+            patch_when_imported(module, functools.partial(_apply, change))
     prepare_process()
+
+
+def _apply(change: str, module: ModuleType) -> None:
+    place, _, function = change.rpartition(".")
+    getattr(importlib.import_module(f"openrlhf_stare.{place}"), function)(module)

@@ -2,7 +2,7 @@
 
 Rank 0 writes responses of its own buffer, so nothing is communicated. A line has:
 
-    step                              the step under which TensorBoard has the rollout; a resumed run counts on
+    step                              the step under which TensorBoard has the rollout
     time                              when the rollout was recorded, seconds since 1970; tells a repeated step apart
     prompt                            text
     tokens                            the response, one string per token; joined they are its text
@@ -10,9 +10,7 @@ Rank 0 writes responses of its own buffer, so nothing is communicated. A line ha
     reward                            of the response
     tau_positive, tau_negative        the thresholds of the rollout, in nats
 
-A number is null where it is not finite, and for the tokens of a tool's output, which take no part. omega is 1 while
-the gate is off. While it is on, `--stare.scope micro_batch` makes it null: the sets are then known in the loss only,
-and the rollout has no thresholds.
+A number is null where it is not finite, and for the tokens of a tool's output, which take no part.
 """
 
 from __future__ import annotations
@@ -23,15 +21,14 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from openrlhf_stare.algorithms.controller import StareController
-from openrlhf_stare.algorithms.thresholds import surprisal
-from openrlhf_stare.algorithms.weights import weights_from_thresholds
+from openrlhf_stare.methods.base import Method, Tokens
+from openrlhf_stare.methods.stare import surprisal
 from openrlhf_stare.notices import notice
 
 FILE = "tokens.jsonl"  # the newest part; before it came tokens.1.jsonl, tokens.2.jsonl and so on
@@ -46,77 +43,73 @@ def record_folder(args: SimpleNamespace) -> Path:
     return Path(args.ckpt.path)
 
 
-def steps_before(args: SimpleNamespace, checkpoint_states: dict) -> int:
-    """How many steps of the run come before the first `fit` of this process.
+def tell_the_step(module: ModuleType) -> None:
+    """Change `openrlhf.trainer.ppo_trainer`: before training the ranks are told the step that is logged for it.
 
-    OpenRLHF counts steps in its trainer and tells the policy actor only what a checkpoint says. While it trains the
-    critic alone (`--critic.freezing_steps`) it does not call `fit`.
+    OpenRLHF's trainer counts steps, over restarts and while it trains a critic alone, and tells its actors nothing.
     """
-    return max(checkpoint_states.get("global_step", 0), args.critic.freezing_steps + 1)
+    import ray
+
+    ppo_train = module.BasePPOTrainer.ppo_train
+
+    def ppo_train_of_a_step(self, global_steps: int) -> dict:
+        if self.args.stare.record_tokens:
+            ray.get(self.actor_model_group.async_run_method("begin_step", step=global_steps + 1))
+        return ppo_train(self, global_steps)
+
+    module.BasePPOTrainer.ppo_train = ppo_train_of_a_step
 
 
 class TokenRecord:
     """Writes `responses` responses of each rollout to `folder`, at most `parts` files of `part_bytes` bytes."""
 
     def __init__(
-        self,
-        folder: Path,
-        responses: int,
-        tokenizer: Any,
-        steps_before: int = 0,
-        part_bytes: int = PART_BYTES,
-        parts: int = PARTS,
+        self, folder: Path, responses: int, tokenizer: Any, part_bytes: int = PART_BYTES, parts: int = PARTS
     ) -> None:
         self.folder, self.responses, self.tokenizer = folder, responses, tokenizer
         self.part_bytes, self.parts = part_bytes, parts
-        self.step = steps_before
         self._warned = False
 
     def write(
-        self,
-        items: Sequence[Any],
-        controller: StareController | None = None,
-        thresholds: tuple[Tensor, Tensor] | None = None,
+        self, step: int, items: Sequence[Any], method: Method | None = None, figures: dict[str, float] | None = None
     ) -> None:
         """Record a rollout. A disk that cannot be written to costs the record, with one warning, not the training.
 
         Args:
+            step: the step under which the rollout is logged.
             items: the replay buffer of this rank: responses with unpadded `sequences` (T,), and `action_log_probs`,
                 `advantages` and `action_mask` (T-1,), whose place i is about the token i+1.
-            controller: gate, W and M of this rollout; None where no weights act.
-            thresholds: τ⁺ and τ⁻ of this rollout in nats; None where there are none.
+            method: gives the weights, of the rollout that it has opened; None for weights of 1.
+            figures: the method's, with its thresholds; None where there are none.
         """
-        self.step += 1
         trained_on = [item for item in items if item.action_mask.any()]
         count = min(self.responses, len(trained_on))
         # Spread over the buffer, where the responses to one prompt are neighbours.
         chosen = [trained_on[i * len(trained_on) // count] for i in range(count)]
-        rollout = {"step": self.step, "time": round(time.time(), 3)}
+        taus = {name: (figures or {}).get(f"stare/{name}", math.nan) for name in ("tau_positive", "tau_negative")}
+        rollout = {"step": step, "time": round(time.time(), 3)} | {name: _number(tau) for name, tau in taus.items()}
         try:
             for item in chosen:
-                line = rollout | self._line(item, controller, thresholds)
+                line = rollout | self._line(item, method)
                 self._append(json.dumps(line, allow_nan=False).encode() + b"\n")
         except OSError as error:
             if not self._warned:
-                notice(f"The token record of step {self.step} is not whole, and training goes on: {error}")
+                notice(f"The token record of step {step} is not whole, and training goes on: {error}")
             self._warned = True
 
-    def _line(self, item, controller, thresholds) -> dict:
+    def _line(self, item: Any, method: Method | None) -> dict:
         mask = item.action_mask.bool()
         first = int(mask.nonzero()[0])
-        mask = mask[first:]
-        log_probs, advantages = item.action_log_probs[first:], item.advantages[first:]
-        weights = _weights(log_probs, advantages, mask, controller, thresholds)
-        taus = (None, None) if thresholds is None else tuple(_number(float(tau)) for tau in thresholds)
+        tokens = Tokens(item.action_log_probs[first:], item.advantages[first:], mask[first:])
+        weights = method.weights(tokens) if method else None
+        weights = torch.ones(len(tokens.action_mask)) if weights is None else weights
         return {
             "prompt": self.tokenizer.decode(item.sequences[: first + 1].tolist(), skip_special_tokens=False),
             "tokens": token_texts(item.sequences[first + 1 :].tolist(), self.tokenizer),
-            "surprisal": _numbers(surprisal(log_probs), mask),
-            "advantage": _numbers(advantages, mask),
-            "omega": [None] * len(mask) if weights is None else _numbers(weights, mask),
+            "surprisal": _numbers(surprisal(tokens.log_probs), tokens.action_mask),
+            "advantage": _numbers(tokens.advantages, tokens.action_mask),
+            "omega": _numbers(weights, tokens.action_mask),
             "reward": _number(float(item.info["reward"])),
-            "tau_positive": taus[0],
-            "tau_negative": taus[1],
         }
 
     def _append(self, line: bytes) -> None:
@@ -151,23 +144,6 @@ def token_texts(ids: Sequence[int], tokenizer: Any) -> list[str]:
         texts.append(text[len(decode(before, after)) :])
         before, after = after, place + 1
     return texts
-
-
-def _weights(log_probs, advantages, mask, controller, thresholds) -> Tensor | None:
-    """ω (A,) of one response; None where only the loss knows it."""
-    if controller is None or not controller.gate_on:
-        return torch.ones(len(mask))
-    if thresholds is None:
-        return None
-    return weights_from_thresholds(
-        log_probs,
-        advantages,
-        mask,
-        *thresholds,
-        config=controller.config,
-        reweight_w=controller.reweight_w,
-        reweight_m=controller.reweight_m,
-    )
 
 
 def _numbers(values: Tensor, mask: Tensor) -> list[float | None]:

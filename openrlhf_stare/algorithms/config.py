@@ -1,4 +1,4 @@
-"""The options of the algorithms. These dataclasses are the only place where a default is written."""
+"""The options of STARE, of the entropy's measure and of its control."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from openrlhf_stare.options import Options, option
 
 VARIANTS = ("O1", "C2")
 SCHEDULES = ("fixed", "adaptive", "pi")
-SCOPES = ("rollout", "micro_batch")
 ENTROPIES = ("exact", "sampled")
 SELECTIONS = ("auto", "kthvalue", "radix")
 
@@ -41,7 +40,6 @@ class StareConfig(Options):
     alpha: float = option(0.01, "step of W and M under the adaptive schedule", within="[0, inf)")
     w_max: float = option(1.5, "ceiling of W under the adaptive and pi schedules")
     m_min: float = option(0.5, "floor of M under the adaptive and pi schedules")
-    scope: str = option("rollout", "the pool whose tokens are ranked: the whole rollout or each micro-batch", SCOPES)
     entropy: str = option("exact", "batch entropy: exact, or sampled as the mean of -log pi of the tokens", ENTROPIES)
     k_p: float = option(2.0, "proportional gain of log W under the pi schedule, at least 0", within="[0, inf)")
     k_i: float = option(0.1, "integral gain of log W under the pi schedule, at least 0", within="[0, inf)")
@@ -62,32 +60,3 @@ class StareConfig(Options):
         if self.schedule == "pi":
             self.require("w_max", self.w_max >= 1, "is below 1", "give a ceiling such as 1.5")
             self.require("m_min", 0 < self.m_min <= 1, "is outside (0, 1]", "give a floor such as 0.5")
-
-
-@dataclass(frozen=True)
-class SrGrpoConfig(Options):
-    """The option of SR-GRPO (`--advantage_estimator sr_grpo`), checked when made.
-
-    Raises:
-        ValueError: as for `StareConfig`.
-    """
-
-    tau: float = option(
-        0.5, "temperature of a group's soft reward: near 0 its best reward, large its mean reward", within="(0, inf)"
-    )
-
-
-@dataclass(frozen=True)
-class TpoConfig(Options):
-    """The options of Target Policy Optimization (arXiv 2604.06159), checked when made.
-
-    Raises:
-        ValueError: as for `StareConfig`.
-    """
-
-    eta: float = option(
-        1.0,
-        "temperature of the target: small puts all on the best response, large keeps the policy",
-        within="(0, inf)",
-    )
-    length_normalize: bool = option(True, "divide a response's log-prob by its tokens; off for short responses only")

@@ -67,6 +67,12 @@ class StareController:
         self.reweight_m = max(self.config.m_min, 1.0 / self.reweight_w)
         self.gate_on = self.reweight_w > 1.0
 
+    def strengths(self) -> dict[str, float]:
+        """W and M as they act: 1 while the gate is off."""
+        if not self.gate_on:
+            return {"reweight_w": 1.0, "reweight_m": 1.0}
+        return {"reweight_w": self.reweight_w, "reweight_m": self.reweight_m}
+
     def state_dict(self) -> State:
         """What a checkpoint keeps: plain numbers, all of the controller but its config."""
         return {name: value for name, value in vars(self).items() if name != "config"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from openrlhf_stare import tools
-from openrlhf_stare.dealing import data_parallel_ranks, dealing_unit
-from openrlhf_stare.driver.flags import CONFIGS, ESTIMATOR, NOT_WITH_PI, POLICY_LOSSES
+from openrlhf_stare.driver.flags import CONFIGS, NOT_WITH_PI, POLICY_LOSSES
 from openrlhf_stare.options import UsageError
+from openrlhf_stare.tpo.checks import refuse_with_tpo
 
 
 def check(args: SimpleNamespace) -> list[str]:
@@ -41,7 +41,7 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
     if args.algo.advantage.estimator == "sr_grpo":
         _refuse_under_sr_grpo(args)
     if args.policy_loss == "tpo":
-        _refuse_with_tpo(args)
+        refuse_with_tpo(args)
     # The entropy is measured under every loss, so this holds for all.
     if args.stare.entropy == "sampled" and args.rollout.top_p < 1:
         raise UsageError(
@@ -116,91 +116,12 @@ def _refuse_under_sr_grpo(args: SimpleNamespace) -> None:
         )
 
 
-def _refuse_with_tpo(args: SimpleNamespace) -> None:
-    samples, micro_batch = args.rollout.n_samples_per_prompt, args.train.micro_batch_size
-    if samples < 2:
-        raise UsageError(
-            f"--rollout.n_samples_per_prompt {samples} cannot go with --policy_loss tpo, which compares the responses "
-            "of a prompt: give at least 2"
-        )
-    advantage, ranks, unit = args.algo.advantage, data_parallel_ranks(args), dealing_unit(args, whole_steps=True)
-    for wrong, flag, reason, remedy in (
-        (
-            advantage.estimator == "gae",
-            f"{ESTIMATOR} gae",
-            "it would load and train a critic that nothing uses",
-            "give --advantage_estimator group_norm",
-        ),
-        (
-            args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss,
-            f"--algo.kl.init_coef {args.algo.kl.init_coef:g}",
-            "it puts a KL penalty into advantages, which the loss does not use",
-            "add --algo.kl.use_loss, or give 0",
-        ),
-        (
-            advantage.is_correction_level != "off",
-            f"--algo.advantage.is_correction_level {advantage.is_correction_level}",
-            "it corrects the loss of each token, where a prompt has one loss",
-            "give off",
-        ),
-        (
-            args.actor.policy_loss_type != "ppo",
-            f"--actor.policy_loss_type {args.actor.policy_loss_type}",
-            "tpo takes the place of that loss",
-            "leave it out",
-        ),
-        (
-            args.actor.dual_clip is not None,
-            f"--actor.dual_clip {args.actor.dual_clip}",
-            "there is no ratio to clip",
-            "leave it out",
-        ),
-        (
-            args.actor.loss_agg_mode != "token-mean",
-            f"--actor.loss_agg_mode {args.actor.loss_agg_mode}",
-            "the loss is a mean over prompts",
-            "leave it out",
-        ),
-        (
-            args.train.dynamic_batch_enable and args.ds.zero_stage < 3,
-            f"--train.dynamic_batch_enable and --ds.zero_stage {args.ds.zero_stage}",
-            "only the last micro-batch of an optimizer step would be trained on, which lacks most of each group",
-            "give --ds.zero_stage 3",
-        ),
-        (
-            args.train.batch_size % (ranks * samples) > 0,
-            f"--train.batch_size {args.train.batch_size}",
-            f"each of {ranks} ranks needs whole groups of {samples} responses in an optimizer step",
-            f"give a multiple of {ranks * samples}",
-        ),
-        (
-            not args.train.dynamic_batch_enable and args.train.batch_size % (ranks * micro_batch) > 0,
-            f"--train.micro_batch_size {micro_batch}",
-            f"it does not divide a rank's {args.train.batch_size // ranks} responses of an optimizer step",
-            "give a divisor",
-        ),
-        (
-            args.rollout.batch_size * samples % unit > 0,
-            f"--rollout.batch_size {args.rollout.batch_size}",
-            f"only rollouts of {unit} responses, or twice as many and so on, make whole optimizer steps on all ranks",
-            f"give a multiple of {unit // samples}",
-        ),
-    ):
-        if wrong:
-            raise UsageError(f"{flag} cannot go with --policy_loss tpo, since {reason}: {remedy}")
-
-
 def _warnings(args: SimpleNamespace) -> list[str]:
     warnings = []
     if args.policy_loss == "stare" and args.actor.policy_loss_type == "gspo":
         warnings.append(
             "--actor.policy_loss_type gspo has one ratio per response, so STARE's weights act only through their mean "
             "over the response: use ppo for a token's weight to act on that token"
-        )
-    if args.policy_loss == "stare" and args.stare.scope == "micro_batch":
-        warnings.append(
-            "--stare.scope micro_batch ranks the tokens of one micro-batch of all ranks, so the result depends on "
-            "--train.micro_batch_size and on the number of ranks: use rollout to be free of both"
         )
     if args.train.dynamic_batch_enable and args.ds.zero_stage < 3:
         warnings.append(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from openrlhf_stare.algorithms.config import SrGrpoConfig, StareConfig, TpoConfig
+from openrlhf_stare.algorithms.config import StareConfig
 from openrlhf_stare.driver import command, console
+from openrlhf_stare.estimators.sr_grpo import SrGrpoConfig
 from openrlhf_stare.tools.config import ToolConfig
+from openrlhf_stare.tpo.target import TpoConfig
 
 POLICY_LOSSES = ("stare", "openrlhf", "tpo")
 # First part of a flag -> where its options are.

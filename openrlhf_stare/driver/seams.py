@@ -19,7 +19,6 @@ SEAMS = {
         "ActorPPOTrainer.training_step",
         "PolicyModelActor.__ray_metadata__.modified_class.init_model_from_pretrained",
         "PolicyModelActor.__ray_metadata__.modified_class.forward",
-        "PolicyModelActor.__ray_metadata__.modified_class.append",
         "PolicyModelActor.__ray_metadata__.modified_class.fit",
         "PolicyModelActor.__ray_metadata__.modified_class.save_checkpoint",
         "PolicyModelActor.__ray_metadata__.modified_class.get_checkpoint_states",
@@ -33,7 +32,7 @@ SEAMS = {
         "compute_reward",
     ),
     "openrlhf.trainer.ppo_utils.experience": ("make_experience_batch", "split_experience_batch"),
-    "openrlhf.trainer.ppo_trainer": ("balance_experiences",),
+    "openrlhf.trainer.ppo_trainer": ("balance_experiences", "BasePPOTrainer.ppo_train"),
     "openrlhf.trainer.ppo_utils.samples_generator": (
         "SamplesGenerator.generate_samples",
         "SamplesGenerator.generate_eval_samples",

@@ -25,7 +25,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from openrlhf_stare.algorithms.distributed import gather_uneven
-from openrlhf_stare.algorithms.thresholds import critical_count, surprisal_thresholds
+from openrlhf_stare.methods.stare import critical_count, surprisal_thresholds
 
 TOP_P_RATIO = 0.1
 

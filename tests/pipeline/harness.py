@@ -30,7 +30,8 @@ from openrlhf.models import PolicyLoss  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ray.launcher import RayActorGroup  # noqa: E402
 
-from openrlhf_stare.actor_group.policy_actor import StarePolicyActor, _own_values  # noqa: E402
+from openrlhf_stare.actor_group.policy_actor import StarePolicyActor  # noqa: E402
+from openrlhf_stare.fixes.saving import own_values  # noqa: E402
 
 FLAGS = """--actor.num_nodes 1 --vllm.num_engines 1 --reward.remote_url none.py --algo.kl.init_coef 0
 --advantage_estimator group_norm --rollout.n_samples_per_prompt 4 --rollout.micro_batch_size 1
@@ -42,7 +43,7 @@ class ReadableActor(StarePolicyActor):
     """The policy actor with doors to read what it holds."""
 
     def thresholds(self) -> tuple[float, float]:
-        return tuple(float(tau) for tau in self.loss.thresholds)
+        return tuple(float(tau) for tau in self.loss.method.thresholds)
 
     def held(self) -> list[list[int]]:
         """The tokens of each response in this rank's buffer."""
@@ -51,7 +52,7 @@ class ReadableActor(StarePolicyActor):
     def spoil(self, rank: int) -> None:
         """Make a value that only this rank holds non-finite."""
         if torch.distributed.get_rank() == rank:
-            _own_values(next(self.actor.model.parameters())).data.view(-1)[0] = torch.nan
+            own_values(next(self.actor.model.parameters())).data.view(-1)[0] = torch.nan
 
     def save_on_a_disk_of_its_own(self, folder: str, tag: str) -> None:
         """As where a node sees the files of another late, or never."""
@@ -60,7 +61,7 @@ class ReadableActor(StarePolicyActor):
         self.save_checkpoint(tag)
 
     def controller_state(self) -> dict:
-        return self.loss.controller.state_dict()
+        return self.controller.state_dict()
 
     def parameters(self) -> dict[str, torch.Tensor]:
         import deepspeed

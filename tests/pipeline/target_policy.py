@@ -18,7 +18,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from transformers import AutoModelForCausalLM
 
 from openrlhf_stare import target_distribution, target_policy_loss
-from openrlhf_stare.algorithms.target_policy import sequence_log_probs
+from openrlhf_stare.tpo.target import sequence_log_probs
 
 PROMPTS, SAMPLES, EPOCHS = 8, 4, 3
 LEARNING_RATE, EPSILON, ETA = 0.02, 1.0, 0.5

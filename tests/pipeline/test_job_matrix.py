@@ -86,13 +86,13 @@ def test_multi_turn_agent_with_packing_and_sampled_entropy(addends, tmp_path):
             assert count == pytest.approx(round(count), abs=1e-3)
 
 
-def test_dynamic_filtering_with_gspo_and_the_micro_batch_as_pool(addends, tmp_path):
+def test_dynamic_filtering_with_gspo(addends, tmp_path):
     prompts = (addends / "prompts.jsonl").read_text().splitlines()[:30]
     odd = sum(int(json.loads(line)["label"]) % 2 for line in prompts)
     assert odd == 14  # three rollouts of four prompts; the last two prompts fill none
     flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "30", "--algo.dynamic_filtering_enable"]
     flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/odd_totals.py")]
-    flags += ["--actor.policy_loss_type", "gspo", "--stare.scope", "micro_batch"]
+    flags += ["--actor.policy_loss_type", "gspo"]
     job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
     assert_sound(job, steps=3, vllm_kl=None)
     assert_figures(job, rollouts=3)
@@ -101,7 +101,6 @@ def test_dynamic_filtering_with_gspo_and_the_micro_batch_as_pool(addends, tmp_pa
     consumed = [round(32 / rate * 100) for rate in job.scalars["dynamic_filtering_pass_rate"]]
     assert 12 < sum(consumed) <= 30
     assert "--actor.policy_loss_type gspo has one ratio per response" in job.output
-    assert "--stare.scope micro_batch ranks the tokens of one micro-batch" in job.output
 
 
 def test_sr_grpo_with_a_resume_from_sync_to_async(addends, tmp_path):

@@ -19,7 +19,7 @@ def ray_of_two_ranks():
     ray.shutdown()
 
 
-def test_rank_0_writes_what_the_loss_trains_on_and_a_resume_counts_on(addends, tmp_path):
+def test_rank_0_writes_what_the_loss_trains_on_under_the_step_that_it_is_told(addends, tmp_path):
     flags = f"""--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2 --stare.variant C2
         --stare.target_entropy 9 --stare.record_tokens {RESPONSES} --logger.tensorboard_dir {tmp_path}/tensorboard
         --logger.wandb.run_name first --ckpt.path {tmp_path}/checkpoints""".split()
@@ -27,8 +27,10 @@ def test_rank_0_writes_what_the_loss_trains_on_and_a_resume_counts_on(addends, t
     for index, experience in enumerate(experiences):
         experience.info["reward"] = torch.tensor([float(index)])
     with ActorGroup(addends / "model", ranks=RANKS, flags=flags) as group:
+        group.run("begin_step", 1)
         group.forward(experiences)
         group.fit(experiences)
+        group.run("begin_step", 2)
         group.forward(fixed_experiences(seed=1))
         group.fit(fixed_experiences(seed=1))
         record = tmp_path / "tensorboard/first/tokens.jsonl"
@@ -38,6 +40,7 @@ def test_rank_0_writes_what_the_loss_trains_on_and_a_resume_counts_on(addends, t
 
         group.run("save_checkpoint", "global_step2", {"global_step": 2})
         group.start([*flags, "--ckpt.load_enable", "--logger.wandb.run_name", "second"])
+        group.run("begin_step", 3)
         group.forward(experiences)
         group.fit(experiences)
         resumed = (tmp_path / "tensorboard/second/tokens.jsonl").read_text().splitlines()

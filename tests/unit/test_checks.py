@@ -32,7 +32,6 @@ def refusal(*words: str) -> str:
         ("--stare.variant", "X1", "O1, C2", ""),
         ("--stare.variant", "o1", "O1, C2", ""),
         ("--stare.schedule", "linear", "fixed, adaptive", ""),
-        ("--stare.scope", "batch", "rollout, micro_batch", ""),
         ("--stare.entropy", "none", "exact, sampled", ""),
         ("--stare.top_p_ratio", "1.5", "give", ""),
         ("--stare.top_p_ratio", "-0.1", "give", ""),
@@ -171,7 +170,6 @@ def test_what_is_just_inside_is_accepted_without_a_warning(words):
     "words, named",
     [
         ("--actor.policy_loss_type gspo", "--actor.policy_loss_type gspo"),
-        ("--stare.scope micro_batch", "--stare.scope micro_batch"),
         ("--train.dynamic_batch_enable --ds.zero_stage 2", "--ds.zero_stage 2 trains on the last micro-batch"),
         ("--stare.entropy sampled --train.async_enable", "--stare.entropy sampled"),
         ("--stare.entropy sampled --train.async_enable --policy_loss openrlhf", "--stare.entropy sampled"),
@@ -183,10 +181,9 @@ def test_what_works_otherwise_than_one_may_think_is_warned_of(words, named):
 
 
 def test_every_warning_that_applies_is_given():
-    words = "--actor.policy_loss_type gspo --stare.scope micro_batch --stare.entropy sampled --train.async_enable"
-    assert len(checks.check(parse(*words.split()))) == 3
+    words = "--actor.policy_loss_type gspo --stare.entropy sampled --train.async_enable"
+    assert len(checks.check(parse(*words.split()))) == 2
 
 
-@pytest.mark.parametrize("words", ["--actor.policy_loss_type gspo", "--stare.scope micro_batch"])
-def test_what_concerns_the_weights_alone_is_no_matter_for_openrlhfs_loss(words):
-    assert checks.check(parse("--policy_loss", "openrlhf", *words.split())) == []
+def test_what_concerns_the_weights_alone_is_no_matter_for_openrlhfs_loss():
+    assert checks.check(parse(*"--policy_loss openrlhf --actor.policy_loss_type gspo".split())) == []

@@ -10,7 +10,7 @@ from openrlhf_stare.algorithms.config import StareConfig
 
 def test_the_defaults_are_the_papers_for_7b():
     config = StareConfig()
-    assert (config.variant, config.schedule, config.scope, config.entropy) == ("O1", "fixed", "rollout", "exact")
+    assert (config.variant, config.schedule, config.entropy) == ("O1", "fixed", "exact")
     assert (config.top_p_ratio, config.reweight_w, config.reweight_m, config.target_entropy) == (0.1, 1.1, 0.9, 0.3)
     assert (config.alpha, config.w_max, config.m_min) == (0.01, 1.5, 0.5)
     assert (config.k_p, config.k_i, config.selection, config.record_tokens) == (2.0, 0.1, "auto", 0)
@@ -25,7 +25,6 @@ def test_the_newest_options_come_last():
     [
         ({"variant": "X1"}, "variant"),
         ({"schedule": "pid"}, "schedule"),
-        ({"scope": "rank"}, "scope"),
         ({"entropy": "guessed"}, "entropy"),
         ({"selection": "topk"}, "selection"),
         ({"top_p_ratio": 1.5}, "top_p_ratio"),

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from flag_parser import openrlhf_parser, parse, parser_with_ours
 
-from openrlhf_stare.algorithms.config import StareConfig, TpoConfig
+from openrlhf_stare import StareConfig, TpoConfig
 from openrlhf_stare.driver import flags
 
 FIELDS = dataclasses.fields(StareConfig)

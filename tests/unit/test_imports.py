@@ -47,7 +47,7 @@ def test_the_package_and_the_options_need_not_even_torch():
 
 
 def test_algorithms_are_found():
-    assert "openrlhf_stare.algorithms.weights" in ALGORITHMS
+    assert "openrlhf_stare.algorithms.selection" in ALGORITHMS
 
 
 def test_every_public_name_is_there():

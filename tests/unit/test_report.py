@@ -297,7 +297,7 @@ def test_moving_mean():
 def test_the_critical_set_of_a_token(tmp_path):
     record(tmp_path, [1])
     record(tmp_path, [2], omega=[1.0, 1.0, 1.0])  # the gate off: still in L+ and in L-
-    record(tmp_path, [3], omega=[None, None, None], tau_positive=None, tau_negative=None)  # scope micro_batch
+    record(tmp_path, [3], omega=[None, None, None], tau_positive=None, tau_negative=None)
     record(tmp_path, [4], surprisal=[None, 2.0, 0.0], tau_positive=0.0)  # probability 1 is in no set
     sets = [
         [response.critical(place) for place in range(3)]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from openrlhf_stare import StareConfig, StareController, worker
+from openrlhf_stare.fixes import saving
 
 worker.install()
 
@@ -26,10 +27,7 @@ def actor_with(config: StareConfig, checkpoint_states: dict) -> tuple[StarePolic
     said = []
     actor = StarePolicyActor.__new__(StarePolicyActor)
     actor.stare, actor.checkpoint_states = config, checkpoint_states
-    actor.strategy, actor.loss = (
-        SimpleNamespace(print=said.append),
-        SimpleNamespace(controller=StareController(config)),
-    )
+    actor._notice, actor.controller = said.append, StareController(config)
     actor._restore(checkpoint_states.get("stare"))
     return actor, said
 
@@ -56,8 +54,8 @@ def test_only_an_error_of_the_disk_is_called_one(tmp_path, monkeypatch, error, i
     args = SimpleNamespace(ckpt=SimpleNamespace(path=str(tmp_path), max_num=3, max_mem=1000))
     actor = StarePolicyActor.__new__(StarePolicyActor)
     actor.strategy = SimpleNamespace(args=args, save_ckpt=save_ckpt)
-    actor.actor, actor.reweights, actor.disable_ds_ckpt = SimpleNamespace(model=None), False, False
-    monkeypatch.setattr(actor, "_refuse_to_save_non_finite", lambda tag: None)
+    actor.actor, actor.loss, actor.disable_ds_ckpt = SimpleNamespace(model=None), None, False
+    monkeypatch.setattr(saving, "refuse_non_finite", lambda model, tag: None)
     with pytest.raises(type(error) if not is_disk else OSError) as raised:
         actor.save_checkpoint("global_step1")
     assert (raised.value is error) != is_disk
@@ -67,14 +65,14 @@ def test_only_an_error_of_the_disk_is_called_one(tmp_path, monkeypatch, error, i
 def test_with_the_same_flags_the_controller_goes_on_without_a_word():
     states = saved_states()
     actor, said = actor_with(SAVED, states)
-    assert actor.loss.controller.state_dict() == states["stare"]["controller"]
+    assert actor.controller.state_dict() == states["stare"]["controller"]
     assert said == []
     assert actor.get_checkpoint_states() is states
 
 
 def test_a_checkpoint_made_without_stare_starts_a_fresh_controller():
     actor, said = actor_with(SAVED, {"global_step": 7})
-    assert actor.loss.controller.state_dict() == StareController(SAVED).state_dict()
+    assert actor.controller.state_dict() == StareController(SAVED).state_dict()
     assert said == ["The checkpoint was made without STARE: its controller starts fresh"]
 
 
@@ -93,8 +91,8 @@ def test_what_differs_is_named_and_the_flags_are_followed(changes, named, goes_o
     config, states = dataclasses.replace(SAVED, **changes), saved_states()
     actor, said = actor_with(config, states)
     expected = states["stare"]["controller"] if goes_on else StareController(config).state_dict()
-    assert actor.loss.controller.state_dict() == expected
-    assert actor.loss.controller.config == config
+    assert actor.controller.state_dict() == expected
+    assert actor.controller.config == config
     start = "goes on from the checkpoint" if goes_on else "starts fresh"
     assert said == [f"STARE follows the flags where the checkpoint differs ({named}); its controller {start}"]
 
@@ -103,12 +101,12 @@ def test_an_option_that_is_newer_than_the_checkpoint_is_no_difference():
     states = saved_states()
     del states["stare"]["config"]["record_tokens"]
     actor, said = actor_with(dataclasses.replace(SAVED, record_tokens=4), states)
-    assert actor.loss.controller.state_dict() == states["stare"]["controller"]
+    assert actor.controller.state_dict() == states["stare"]["controller"]
     assert said == []
 
 
 def test_where_nothing_was_loaded_openrlhfs_trainer_is_told_to_begin():
     actor, said = actor_with(SAVED, {})
-    assert actor.loss.controller.state_dict() == StareController(SAVED).state_dict()
+    assert actor.controller.state_dict() == StareController(SAVED).state_dict()
     assert said == []
     assert actor.get_checkpoint_states()["global_step"] == actor.get_checkpoint_states()["episode"] == 0

@@ -2,10 +2,26 @@
 
 import pytest
 import torch
+from advantage_step import (
+    EVERY_OPTION,
+    INF,
+    NAN,
+    PROMPTS,
+    UNEVEN,
+    K,
+    assert_lost,
+    eight_equal,
+    estimate,
+    kept_of,
+    make_rollout,
+    only,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openrlhf_stare import SrGrpoConfig, soft_advantage
+
+pytest_plugins = ["advantage_step"]  # its fixtures
 
 GROUPS = st.integers(2, 64).flatmap(
     lambda k: st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=k, max_size=k), min_size=1, max_size=4)
@@ -85,3 +101,52 @@ def test_a_temperature_that_cannot_be_is_refused(tau):
 def test_shapes_that_are_not_prompts_by_responses_are_refused(rewards, valid):
     with pytest.raises(ValueError, match=r"give both as \(P, K\)"):
         soft_advantage(rewards, valid=valid)
+
+
+# As one of OpenRLHF's estimators
+
+
+@EVERY_OPTION
+@pytest.mark.parametrize("loss", ["openrlhf", "stare"])
+@pytest.mark.parametrize(
+    "lost", [{}, UNEVEN, {**UNEVEN, 0: NAN, 1: NAN, 2: NAN, 3: NAN}], ids=["none", "some", "group"]
+)
+def test_sr_grpo_spreads_the_soft_reward_of_a_group_with_openrlhfs_penalties(openrlhf, guarded, options, loss, lost):
+    rollout, kept = make_rollout(lost), kept_of(lost)
+    _, ours = estimate(guarded, rollout, "sr_grpo", tau=0.3, policy_loss=loss, **options)
+    # The rewards after OpenRLHF's length penalties; of one group at a time, without the lost.
+    penalised = estimate(openrlhf, only(rollout, kept), "reinforce", k=1, **options)[1]["rewards"]
+    soft = torch.empty(len(kept))
+    for prompt in range(PROMPTS):
+        rows = torch.tensor([response // K == prompt for response in kept])
+        if rows.any():
+            soft[rows] = soft_advantage(penalised[rows].unsqueeze(0), tau=0.3).squeeze(0)
+    low, high = options.get("clip_range", (-INF, INF))
+    mask, kl = rollout["action_mask"][kept], rollout["kl"][kept]
+    after = mask.flip(-1).cumsum(-1).flip(-1).bool()  # positions up to the last token
+    expected = soft.clamp(low, high).unsqueeze(-1) * after - 0.1 * kl.flip(-1).cumsum(-1).flip(-1)
+    torch.testing.assert_close(ours["advantages"][kept][mask.bool()], expected[mask.bool()])
+    assert_lost(ours, rollout, lost)
+    # One number for the whole rollout, so that OpenRLHF's mean over the responses is that number.
+    for name, value in (("mean", soft.mean()), ("std", soft.std(correction=0))):
+        torch.testing.assert_close(ours[f"info soft_advantage_{name}"], value.expand(PROMPTS * K))
+
+
+def test_sr_grpo_pushes_up_every_response_of_a_solved_prompt(guarded):
+    rollout = eight_equal(1.0)
+    _, ours = estimate(guarded, rollout, "sr_grpo", k=8, policy_loss="stare")
+    assert ours["advantages"][:8][rollout["action_mask"][:8].bool()].eq(1).all()
+    assert ours["info stare/zero_variance_groups"].eq(1).all()
+
+
+def test_sr_grpo_takes_micro_batches_in_any_order_and_logs_openrlhfs_std(openrlhf, guarded):
+    rollout = make_rollout()
+    _, in_order = estimate(guarded, rollout, "sr_grpo")
+    order = [7, 0, 11, 5, 2, 9, 4, 8, 1, 10, 3, 6]
+    _, shuffled = estimate(guarded, rollout, "sr_grpo", sizes=[1, 5, 2, 4], order=order)
+    assert in_order.keys() == shuffled.keys()
+    for name, values in in_order.items():
+        assert torch.equal(shuffled[name], values)
+    _, theirs = estimate(openrlhf, rollout, "dr_grpo")
+    assert torch.equal(in_order["info group_reward_std"], theirs["info group_reward_std"])
+    assert torch.equal(in_order["rewards"], rollout["rewards"])

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from openrlhf_stare import TargetPolicyLoss, TpoConfig, target_distribution, target_policy_loss
-from openrlhf_stare.algorithms.target_policy import sequence_log_probs
+from openrlhf_stare.tpo.target import sequence_log_probs
 
 
 @st.composite
@@ -227,7 +227,7 @@ def test_a_micro_batch_without_a_token_has_a_gradient_of_zero():
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 4, 8, 12])
 def test_an_optimizer_step_has_whole_groups_whatever_the_micro_batch(micro_batch):
-    from openrlhf_stare.actor_group.target_trainer import WholeGroups
+    from openrlhf_stare.tpo.whole_groups import WholeGroups
 
     groups, samples, step = 6, 4, 24 // micro_batch // 2 or 1
     sampler = WholeGroups(groups, samples, micro_batch, shuffle=True)

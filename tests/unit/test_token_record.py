@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_stare import StareConfig, StareController, surprisal_thresholds, token_weights
+from openrlhf_stare import StareConfig, surprisal_thresholds, token_weights
 from openrlhf_stare.actor_group import token_record
-from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, steps_before, token_texts
+from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, tell_the_step, token_texts
+from openrlhf_stare.methods.base import Tokens
+from openrlhf_stare.methods.stare import Stare
 
 PROMPT = 3  # tokens
 
@@ -52,11 +54,15 @@ def rollout(responses: int = 6, length: int = 5, seed: int = 0) -> list:
     ]
 
 
-def controller(**options) -> StareController:
-    made = StareController(StareConfig(target_entropy=0.3, **options))
-    made.update(0.1)
-    assert made.gate_on
-    return made
+def opened(items: list, strengths: dict | None = None, **options) -> tuple[Stare, dict]:
+    """STARE with the rollout opened, and its figures."""
+    method = Stare(StareConfig(**options))
+    masks = [item.action_mask.bool() for item in items]
+    log_probs = torch.cat([item.action_log_probs[mask] for item, mask in zip(items, masks, strict=True)])
+    advantages = torch.cat([item.advantages[mask] for item, mask in zip(items, masks, strict=True)])
+    tokens = Tokens(log_probs, advantages, torch.ones_like(log_probs, dtype=torch.bool))
+    starts = {strength.name: strength.start for strength in method.strengths}
+    return method, method.open_rollout(tokens, strengths or starts, None)
 
 
 def lines(folder: Path, name: str = "tokens.jsonl") -> list[dict]:
@@ -68,7 +74,7 @@ def lines(folder: Path, name: str = "tokens.jsonl") -> list[dict]:
 
 def test_a_line_has_the_text_and_a_number_per_token(tmp_path):
     item = response([-0.5, -1.0, 0.0], [2.0, -1.0, 0.0], reward=0.25)
-    TokenRecord(tmp_path, 1, Characters()).write([item])
+    TokenRecord(tmp_path, 1, Characters()).write(1, [item])
     (line,) = lines(tmp_path)
     assert line.pop("time") > 1e9
     assert line == {
@@ -89,12 +95,13 @@ def test_the_weights_are_those_of_training_and_follow_from_the_line(tmp_path, va
     items = rollout()
     log_probs = torch.cat([item.action_log_probs[PROMPT - 1 :] for item in items])
     advantages = torch.cat([item.advantages[PROMPT - 1 :] for item in items])
-    control = controller(variant=variant, top_p_ratio=0.2)
-    taus = surprisal_thresholds(-log_probs, advantages, top_p_ratio=0.2)
-    TokenRecord(tmp_path, len(items), Characters()).write(items, control, taus)
+    method, figures = opened(items, variant=variant, top_p_ratio=0.2)
+    TokenRecord(tmp_path, len(items), Characters()).write(1, items, method, figures)
     written = lines(tmp_path)
 
-    expected = token_weights(log_probs, advantages, torch.ones_like(log_probs), config=control.config)
+    expected = token_weights(log_probs, advantages, torch.ones_like(log_probs), config=method.options)
+    taus = surprisal_thresholds(-log_probs, advantages, top_p_ratio=0.2)
+    assert (written[0]["tau_positive"], written[0]["tau_negative"]) == tuple(map(pytest.approx, map(float, taus)))
     recorded = torch.tensor([weight for line in written for weight in line["omega"]])
     assert torch.equal(recorded, expected) and len(expected.unique()) == {"O1": 2, "C2": 3}[variant]
     # Written with all its digits, a surprisal compares with a threshold as the tensors do.
@@ -105,23 +112,16 @@ def test_the_weights_are_those_of_training_and_follow_from_the_line(tmp_path, va
 
 
 def test_with_the_gate_off_every_weight_is_1(tmp_path):
-    control = controller()
-    control.update(9.0)
-    TokenRecord(tmp_path, 1, Characters()).write(rollout(), control, (torch.tensor(0.1), torch.tensor(0.1)))
+    items = rollout()
+    method, figures = opened(items, {"reweight_w": 1.0})
+    TokenRecord(tmp_path, 1, Characters()).write(1, items, method, figures)
     (line,) = lines(tmp_path)
-    assert set(line["omega"]) == {1.0} and line["tau_positive"] == pytest.approx(0.1)
-
-
-def test_under_micro_batch_the_weights_are_not_known(tmp_path):
-    TokenRecord(tmp_path, 1, Characters()).write(rollout(), controller(scope="micro_batch"), None)
-    (line,) = lines(tmp_path)
-    assert line["omega"] == [None] * 5 and line["tau_positive"] is line["tau_negative"] is None
-    assert None not in line["surprisal"]
+    assert set(line["omega"]) == {1.0} and line["tau_positive"] == pytest.approx(figures["stare/tau_positive"])
 
 
 def test_a_tools_output_has_text_and_no_numbers(tmp_path):
     item = response([-1.0, -2.0, -3.0, -4.0], [1.0] * 4, mask=[1, 0, 0, 1])
-    TokenRecord(tmp_path, 1, Characters()).write([item])
+    TokenRecord(tmp_path, 1, Characters()).write(1, [item])
     (line,) = lines(tmp_path)
     assert line["tokens"] == ["a", "b", "c", "d"]
     assert line["surprisal"] == [1.0, None, None, 4.0]
@@ -130,7 +130,9 @@ def test_a_tools_output_has_text_and_no_numbers(tmp_path):
 
 def test_what_is_not_finite_is_null(tmp_path):
     item = response([-1.0, -math.inf], [math.nan, 1.0], reward=math.nan)
-    TokenRecord(tmp_path, 1, Characters()).write([item], controller(), (torch.tensor(math.inf), torch.tensor(0.5)))
+    method, figures = opened([response([-1.0], [-1.0])])
+    assert figures["stare/tau_positive"] == math.inf
+    TokenRecord(tmp_path, 1, Characters()).write(1, [item], method, figures)
     (line,) = lines(tmp_path)
     assert line["surprisal"] == [1.0, None] and line["advantage"] == [None, 1.0] and line["reward"] is None
     assert line["omega"] == [1.0, 1.0] and line["tau_positive"] is None
@@ -140,29 +142,41 @@ def test_the_responses_are_spread_over_the_buffer_and_those_left_out_are_not_rec
     items = rollout(9)
     items[0].action_mask.zero_()
     record = TokenRecord(tmp_path, 4, Characters())
-    record.write(items)
+    record.write(1, items)
     assert [line["reward"] for line in lines(tmp_path)] == [1, 3, 5, 7]
-    record.write(items[:2])  # fewer than asked for
-    record.write(items[:1])  # none
-    record.write([])
+    record.write(2, items[:2])  # fewer than asked for
+    record.write(3, items[:1])  # none
+    record.write(4, [])
     assert [line["step"] for line in lines(tmp_path)] == [1, 1, 1, 1, 2]
     assert len({line["time"] for line in lines(tmp_path)[:4]}) == 1, "a rollout has one time"
 
 
-def test_steps_go_on_from_those_before(tmp_path):
-    record = TokenRecord(tmp_path, 1, Characters(), steps_before=20)
-    record.write(rollout())
-    record.write(rollout())
-    assert [line["step"] for line in lines(tmp_path)] == [21, 22]
+@pytest.mark.parametrize("responses", [0, 1])
+def test_the_ranks_are_told_the_step_that_is_logged_before_they_train(responses):
+    """OpenRLHF trains under its steps 0, 1, …, which TensorBoard has as 1, 2, …"""
+    from openrlhf_stare import worker
 
+    worker.install()  # makes OpenRLHF importable where there is no GPU
+    from advantage_step import fresh_copy
 
-@pytest.mark.parametrize(
-    "freezing_steps, states, before",
-    [(-1, {}, 0), (-1, {"global_step": 7}, 7), (2, {}, 3), (2, {"global_step": 7}, 7), (2, {"global_step": 1}, 3)],
-)
-def test_the_steps_before_are_the_checkpoints_and_those_of_the_critic_alone(freezing_steps, states, before):
-    # With 2, OpenRLHF's trainer lets the actor rest at its steps 0, 1 and 2, which TensorBoard has as 1, 2 and 3.
-    assert steps_before(SimpleNamespace(critic=SimpleNamespace(freezing_steps=freezing_steps)), states) == before
+    module, calls = fresh_copy("openrlhf.trainer.ppo_trainer"), []
+    module.ray = SimpleNamespace(get=lambda refs: [])
+    tell_the_step(module)
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(
+            stare=SimpleNamespace(record_tokens=responses),
+            critic=SimpleNamespace(freezing_steps=-1),
+            ds=SimpleNamespace(enable_sleep=False),
+        ),
+        critic_model_group=None,
+        actor_model_group=SimpleNamespace(
+            async_run_method=lambda method_name, **named: calls.append((method_name, named)) or []
+        ),
+        kl_ctl=SimpleNamespace(value=0.0),
+    )
+    module.BasePPOTrainer.ppo_train(trainer, 6)
+    told = [("begin_step", {"step": 7})] * responses
+    assert calls == [*told, ("fit", {"kl_ctl": 0.0})]
 
 
 def test_the_folder_is_beside_the_tensorboard_logs_or_that_of_the_checkpoints():
@@ -177,8 +191,8 @@ def test_the_folder_is_beside_the_tensorboard_logs_or_that_of_the_checkpoints():
 
 def test_the_size_is_bounded_and_the_newest_parts_are_kept(tmp_path):
     record = TokenRecord(tmp_path, 2, Characters(), part_bytes=1000, parts=3)
-    for _ in range(50):
-        record.write(rollout())
+    for step in range(1, 51):
+        record.write(step, rollout())
     parts = ["tokens.2.jsonl", "tokens.1.jsonl", "tokens.jsonl"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(parts)
     assert all(0 < (tmp_path / part).stat().st_size <= 1000 for part in parts)
@@ -188,8 +202,8 @@ def test_the_size_is_bounded_and_the_newest_parts_are_kept(tmp_path):
 
 
 def test_a_resumed_run_appends(tmp_path):
-    TokenRecord(tmp_path, 1, Characters()).write(rollout())
-    TokenRecord(tmp_path, 1, Characters(), steps_before=1).write(rollout())
+    TokenRecord(tmp_path, 1, Characters()).write(1, rollout())
+    TokenRecord(tmp_path, 1, Characters()).write(2, rollout())
     assert [line["step"] for line in lines(tmp_path)] == [1, 2]
 
 
@@ -199,18 +213,18 @@ def test_a_full_disk_costs_the_record_with_one_warning(tmp_path, capsys, monkeyp
 
     record = TokenRecord(tmp_path, 2, Characters())
     monkeypatch.setattr(token_record, "open", full, raising=False)
-    record.write(rollout())
-    record.write(rollout())
+    record.write(1, rollout())
+    record.write(2, rollout())
     (warning,) = capsys.readouterr().err.splitlines()
     assert "step 1" in warning and "training goes on" in warning and "No space left" in warning
     monkeypatch.undo()
-    record.write(rollout())  # there is room again
+    record.write(3, rollout())  # there is room again
     assert [line["step"] for line in lines(tmp_path)] == [3, 3]
 
 
 def test_a_folder_that_cannot_be_made_costs_the_record_only(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    TokenRecord(tmp_path / "file" / "run", 1, Characters()).write(rollout())
+    TokenRecord(tmp_path / "file" / "run", 1, Characters()).write(1, rollout())
     assert "training goes on" in capsys.readouterr().err
 
 

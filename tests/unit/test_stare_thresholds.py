@@ -7,8 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_stare.algorithms import thresholds
-from openrlhf_stare.algorithms.thresholds import critical_count, surprisal, surprisal_thresholds
+from openrlhf_stare.algorithms import selection as selecting
+from openrlhf_stare.algorithms.selection import kth_largest
+from openrlhf_stare.methods import stare
+from openrlhf_stare.methods.stare import critical_count, surprisal, surprisal_thresholds
 
 BOTH = pytest.mark.parametrize("selection", ["kthvalue", "radix"])
 
@@ -152,9 +154,9 @@ def test_other_types_are_ranked_as_float32(dtype, selection):
 def test_auto_takes_radix_from_the_number_of_candidates_on(monkeypatch):
     taken = []
     for name in ("_by_kthvalue", "_by_radix"):
-        original = getattr(thresholds, name)
-        monkeypatch.setattr(thresholds, name, lambda *args, f=original, n=name: (taken.append(n), f(*args))[1])
-    monkeypatch.setattr(thresholds, "RADIX_FROM", 10)
+        original = getattr(selecting, name)
+        monkeypatch.setattr(selecting, name, lambda *args, f=original, n=name: (taken.append(n), f(*args))[1])
+    monkeypatch.setattr(selecting, "RADIX_FROM", 10)
     for n in (9, 10):
         surprisal_thresholds(torch.rand(n), torch.randn(n), top_p_ratio=0.5)
     surprisal_thresholds(torch.rand(20), torch.arange(20) % 2.0, top_p_ratio=0.5)  # ten of the twenty have A = 0
@@ -200,11 +202,12 @@ class VirtualRanks:
 
     def __init__(self, monkeypatch):
         self.sums: list[torch.Tensor] = []
-        monkeypatch.setattr(thresholds, "all_reduce_sums", self._all_reduce_sums)
+        for module in (selecting, stare):
+            monkeypatch.setattr(module, "all_reduce_sums", self._all_reduce_sums)
 
     def _all_reduce_sums(self, values, group):
         if self.calls == len(self.sums):
-            self.shares.append(values.clone())
+            self.shares.append(torch.as_tensor(values).clone())
             raise self._Waits
         self.calls += 1
         return self.sums[self.calls - 1].clone()
@@ -242,9 +245,8 @@ def test_radix_over_ranks_gives_the_bits_of_kthvalue_of_the_whole(tokens, p, wor
 
 
 @pytest.mark.parametrize("distribution", ["exponential", "one interval", "ties", "zeros"])
-def test_radix_gives_the_bits_of_kthvalue_over_many_blocks(distribution, monkeypatch):
+def test_radix_gives_the_bits_of_kthvalue_over_many_values(distribution):
     torch.manual_seed(0)
-    monkeypatch.setattr(thresholds, "_BLOCK", 1000)
     n = 30_017
     s = -torch.rand(n).log()
     if distribution == "one interval":
@@ -257,3 +259,27 @@ def test_radix_gives_the_bits_of_kthvalue_over_many_blocks(distribution, monkeyp
     for p in (1e-9, 0.07, 0.1, 1.0):
         taus = surprisal_thresholds(s, a, top_p_ratio=p, selection="radix")
         assert tuple(map(bits, taus)) == (reference(s[a > 0], p), reference(s[a < 0], p))
+
+
+# Values of either sign, in any number of sets
+
+VALUES = st.lists(
+    st.one_of(st.floats(width=32, allow_nan=False), st.sampled_from([0.0, -0.0, 1.0, -1.0])), max_size=40
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(sets=st.lists(VALUES, min_size=1, max_size=3), data=st.data())
+def test_the_kth_largest_of_values_of_either_sign_is_that_of_the_sorted_values(sets, data):
+    ks = [data.draw(st.integers(0, len(values))) for values in sets]
+    counts = [lambda n, k=k: k for k in ks]
+    expected = [sorted(values)[len(values) - k] + 0.0 if k else math.inf for values, k in zip(sets, ks, strict=True)]
+    for selection in ("radix", "kthvalue"):
+        found = kth_largest([torch.tensor(values) for values in sets], counts, selection=selection)
+        assert list(map(bits, found)) == [bits(torch.tensor(value)) for value in expected]
+
+
+def test_k_may_depend_on_the_size_of_the_set_over_all_ranks():
+    sets = [torch.arange(10.0), -torch.arange(5.0)]
+    found = kth_largest(sets, [lambda n: n // 2, lambda n: n])
+    assert [value.item() for value in found] == [5, -4]

@@ -1,21 +1,24 @@
-"""OpenRLHF's trainer of the policy, where responses without a token are safe.
+"""Micro-batches and optimizer steps without a token are safe.
 
-Responses that were left out (`experience.change_advantages`) have an empty action mask. OpenRLHF's means over no token
-are NaN: one empty micro-batch would spoil the figures of its whole step, and an optimizer step of nothing else the
-parameters.
+Responses that were left out have an empty action mask. OpenRLHF 0.11.2's means over no token are NaN: one empty
+micro-batch spoils the figures of its whole step, and an optimizer step of nothing else the parameters.
 """
 
 from __future__ import annotations
 
-import openrlhf.trainer.ray.ppo_actor as ppo_actor
+import functools
+from types import ModuleType
+
 import torch
 from openrlhf.utils.loss_utils import get_loss_batch_info
 
 
-class PolicyTrainer(ppo_actor.ActorPPOTrainer):
-    """OpenRLHF's `ActorPPOTrainer`; the same bits wherever each micro-batch has a token."""
+def survive(module: ModuleType) -> None:
+    """Change `openrlhf.trainer.ray.ppo_actor`: the same bits wherever each micro-batch has a token."""
+    training_step = module.ActorPPOTrainer.training_step
 
-    def training_step(self, experience, kl_ctl: float, step: int, loss_batch_info: dict | None = None) -> dict:
+    @functools.wraps(training_step)
+    def safe_training_step(self, experience, kl_ctl: float, step: int, loss_batch_info: dict | None = None) -> dict:
         if loss_batch_info is None:
             loss_batch_info = get_loss_batch_info(
                 self.strategy,
@@ -26,7 +29,7 @@ class PolicyTrainer(ppo_actor.ActorPPOTrainer):
             )
         counts = {name: loss_batch_info[name] for name in ("batch_num_tokens", "global_batch_size")}
         counts = {name: torch.where(count > 0, count, 1) for name, count in counts.items()}
-        result = super().training_step(experience, kl_ctl, step, {**loss_batch_info, **counts})
+        result = training_step(self, experience, kl_ctl, step, {**loss_batch_info, **counts})
         if not result["num_action_tokens"]:
             for name, weight in result["weights"].items():
                 if weight == "token":
@@ -34,3 +37,5 @@ class PolicyTrainer(ppo_actor.ActorPPOTrainer):
             # The figures are divided by the micro-batch's tokens over all ranks, of which there may be none.
             result["num_action_tokens"] = 1e-6
         return result
+
+    module.ActorPPOTrainer.training_step = safe_training_step

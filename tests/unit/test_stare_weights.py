@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from openrlhf_stare.algorithms.config import StareConfig
-from openrlhf_stare.algorithms.weights import candidates, entropy_critical, token_weights, weights_from_thresholds
+from openrlhf_stare.methods.stare import candidates, token_weights, weights_from_thresholds
 
 WORKED_LOG_PROBS = torch.tensor([[-0.1, -0.2, -3.0, -4.0]])
 
@@ -47,7 +47,7 @@ def test_the_closed_gate_gives_ones_without_a_collective(monkeypatch):
     def no_collective(*args, **kwargs):
         raise AssertionError("a closed gate must not communicate")
 
-    monkeypatch.setattr("openrlhf_stare.algorithms.thresholds.all_reduce_sums", no_collective)
+    monkeypatch.setattr("openrlhf_stare.algorithms.selection.all_reduce_sums", no_collective)
     assert weights_of(WORKED_LOG_PROBS, torch.ones(1, 4), gate_on=False) == [[1, 1, 1, 1]]
 
 
@@ -63,14 +63,12 @@ def test_the_controllers_w_and_m_replace_the_configs():
 
 def test_weights_from_given_thresholds():
     advantages = torch.tensor([[1.0, 1.0, -1.0, -1.0]])
-    mask = torch.ones(1, 4)
+    found = candidates(WORKED_LOG_PROBS, advantages, torch.ones(1, 4))
     given = dict(config=StareConfig(variant="C2"), reweight_w=3.0, reweight_m=0.5)
     for taus in ((0.15, 3.5), (torch.tensor(0.15), torch.tensor(3.5))):
-        weights = weights_from_thresholds(WORKED_LOG_PROBS, advantages, mask, *taus, **given)
+        weights = weights_from_thresholds(found, *taus, **given)
         assert weights.tolist() == [[1, 3, 1, 0.5]]
-    closed = weights_from_thresholds(WORKED_LOG_PROBS, advantages, mask, 0.15, 3.5, gate_on=False, **given)
-    assert closed.tolist() == [[1, 1, 1, 1]]
-    empty = weights_from_thresholds(WORKED_LOG_PROBS, advantages, mask, math.inf, math.inf, **given)
+    empty = weights_from_thresholds(found, math.inf, math.inf, **given)
     assert empty.tolist() == [[1, 1, 1, 1]]
 
 
@@ -90,7 +88,6 @@ def test_prompt_tool_output_and_padding_never_take_part(dtype):
     # Also with P = 1, which selects every candidate, and with NaN in the holes.
     log_probs[mask == 0] = math.nan
     assert weights_of(log_probs, torch.ones(1, 5), mask, top_p_ratio=1.0, reweight_w=2) == [[1, 2, 1, 2, 1]]
-    assert candidates(log_probs, torch.ones(1, 5), mask).non_finite == 0
 
 
 def test_an_advantage_of_zero_is_never_selected():
@@ -124,8 +121,9 @@ def test_a_certain_token_is_in_only_for_a_share_of_one(certain):
     half = weights_of(log_probs, torch.ones(1, 4), top_p_ratio=0.5, reweight_w=2)  # k = 2, so the threshold is 0
     assert half == [[1, 1, 1, 2]]
     assert weights_of(log_probs, torch.ones(1, 4), top_p_ratio=1.0, reweight_w=2) == [[2, 2, 2, 2]]
-    l_positive, _ = entropy_critical(log_probs, torch.ones(1, 4), torch.ones(1, 4), 0.0, 0.0, top_p_ratio=0.5)
-    assert l_positive.tolist() == [[False, False, False, True]]
+    found = candidates(log_probs, torch.ones(1, 4), torch.ones(1, 4))
+    weights = weights_from_thresholds(found, 0, 0, config=StareConfig(top_p_ratio=0.5), reweight_w=2, reweight_m=1)
+    assert weights.tolist() == [[1, 1, 1, 2]]
 
 
 def test_the_sets_do_not_depend_on_the_order_of_the_tokens():
@@ -143,14 +141,13 @@ def test_the_sets_do_not_depend_on_the_order_of_the_tokens():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("where", ["log_probs", "advantages"])
-def test_tokens_that_are_not_finite_are_counted_and_never_selected(bad, where):
+def test_tokens_that_are_not_finite_are_never_selected(bad, where):
     log_probs = torch.tensor([[-1.0, -2.0, -3.0, -4.0]])
     advantages = torch.ones(1, 4)
     mask = torch.tensor([[1, 1, 1, 0]])
     (log_probs if where == "log_probs" else advantages)[0, 2:] = bad
-    positive, negative, non_finite = candidates(log_probs, advantages, mask)
+    positive, negative, _ = candidates(log_probs, advantages, mask)
     assert positive.tolist() == [[True, True, False, False]] and not negative.any()
-    assert int(non_finite) == 1  # the other one has mask 0
     assert weights_of(log_probs, advantages, mask, top_p_ratio=1.0, reweight_w=2) == [[2, 2, 1, 1]]
     assert weights_of(log_probs, advantages, mask, top_p_ratio=0.5, reweight_w=2) == [[1, 2, 1, 1]]
 

@@ -6,8 +6,29 @@ of everything: of its group's statistics and softmaxes, with probability 0.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+from openrlhf_stare.algorithms.groups import group_range, group_statistics
+from openrlhf_stare.options import Options, option
+
+
+@dataclass(frozen=True)
+class TpoConfig(Options):
+    """The options of TPO, checked when made.
+
+    Raises:
+        ValueError: an option is outside its range.
+    """
+
+    eta: float = option(
+        1.0,
+        "temperature of the target: small puts all on the best response, large keeps the policy",
+        within="(0, inf)",
+    )
+    length_normalize: bool = option(True, "divide a response's log-prob by its tokens; off for short responses only")
 
 
 def sequence_log_probs(log_probs: Tensor, action_mask: Tensor, *, length_normalize: bool) -> Tensor:
@@ -28,12 +49,6 @@ def sequence_log_probs(log_probs: Tensor, action_mask: Tensor, *, length_normali
 def group_log_softmax(sequence_log_probs: Tensor, valid: Tensor) -> Tensor:
     """log p of the softmax over each group's valid responses. (P, K), (P, K) bool -> (P, K); 0 where not valid."""
     return sequence_log_probs.double().masked_fill(~valid, -torch.inf).log_softmax(dim=-1).masked_fill(~valid, 0)
-
-
-def equal_rewards(rewards: Tensor, valid: Tensor) -> Tensor:
-    """Whether all valid responses of a group have the same reward. (P, K), (P, K) bool -> (P,) bool."""
-    lowest, highest = _reward_range(rewards.double(), valid)
-    return (highest <= lowest).squeeze(-1)
 
 
 def target_distribution(
@@ -60,12 +75,10 @@ def target_distribution(
         valid = torch.ones_like(rewards, dtype=torch.bool)
     rewards = rewards.double()
     # Within [0, 1] no square of a deviation can overflow or vanish.
-    lowest, highest = _reward_range(rewards, valid)
+    lowest, highest = group_range(rewards, valid)
     differ = highest > lowest
     shares = torch.where(valid & differ, (rewards - lowest) / (highest - lowest), 0)
-    count = valid.sum(dim=-1, keepdim=True).clamp(min=1)
-    deviations = (shares - shares.sum(dim=-1, keepdim=True) / count).masked_fill(~valid, 0)
-    std = (deviations.square().sum(dim=-1, keepdim=True) / count).sqrt()
+    _, deviations, std = group_statistics(shares, valid, correction=0)
     u = torch.where(differ, deviations / std, 0)
     tilted = group_log_softmax(old_sequence_log_probs, valid) + u / eta
     return group_log_softmax(tilted, valid).exp() * valid
@@ -88,8 +101,3 @@ def target_policy_loss(sequence_log_probs: Tensor, target: Tensor, *, valid: Ten
         valid = torch.ones_like(target, dtype=torch.bool)
     prompts = valid.any(dim=-1).sum().clamp(min=1)
     return -(target * group_log_softmax(sequence_log_probs, valid)).sum() / prompts
-
-
-def _reward_range(rewards: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    lowest = rewards.masked_fill(~valid, torch.inf).amin(dim=-1, keepdim=True)
-    return lowest, rewards.masked_fill(~valid, -torch.inf).amax(dim=-1, keepdim=True)

@@ -8,7 +8,6 @@ then takes as a constant for its own responses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from unittest.mock import patch
 
 import openrlhf.trainer.ray.ppo_actor as ppo_actor
@@ -17,40 +16,14 @@ from openrlhf.trainer.ppo_utils.experience import make_experience_batch
 from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch.utils.data import DataLoader
 
-from openrlhf_stare.actor_group.losses import TargetPolicyLoss
-from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
-from openrlhf_stare.algorithms.config import TpoConfig
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
-from openrlhf_stare.algorithms.target_policy import (
-    equal_rewards,
-    group_log_softmax,
-    sequence_log_probs,
-    target_distribution,
-)
+from openrlhf_stare.algorithms.groups import all_equal
+from openrlhf_stare.tpo.loss import TargetPolicyLoss
+from openrlhf_stare.tpo.target import TpoConfig, group_log_softmax, sequence_log_probs, target_distribution
+from openrlhf_stare.tpo.whole_groups import WholeGroups, number_of
 
 
-class WholeGroups:
-    """A sampler of micro-batches from a buffer that has its groups one after the other.
-
-    It goes through the groups in an order of its own each time, so that an optimizer step of so many responses has
-    whole groups.
-    """
-
-    def __init__(self, groups: int, samples_per_prompt: int, micro_batch: int, shuffle: bool) -> None:
-        self.rows = torch.arange(groups * samples_per_prompt).view(groups, samples_per_prompt)
-        self.micro_batch, self.shuffle = micro_batch, shuffle
-        self.micro_batches: list[list[int]] = []  # of the epoch that is under way
-
-    def __len__(self) -> int:
-        return self.rows.numel() // self.micro_batch
-
-    def __iter__(self) -> Iterator[list[int]]:
-        rows = self.rows[torch.randperm(len(self.rows))] if self.shuffle else self.rows
-        self.micro_batches = [batch.tolist() for batch in rows.flatten().split(self.micro_batch)]
-        return iter(self.micro_batches)
-
-
-class TargetTrainer(PolicyTrainer):
+class TargetTrainer(ppo_actor.ActorPPOTrainer):
     """OpenRLHF's `ActorPPOTrainer` with TPO's loss and its figures."""
 
     def __init__(self, strategy, *args, **kwargs) -> None:
@@ -88,8 +61,8 @@ class TargetTrainer(PolicyTrainer):
     def _open_rollout(self) -> dict[str, float]:
         """The target of the rollout in the buffer, and figures of it that are the same on all ranks."""
         items, size = self.replay_buffer.items, self.samples_per_prompt
-        items.sort(key=lambda item: int(item.scores))  # the responses' numbers in the rollout
-        numbers = [int(item.scores) for item in items]
+        items.sort(key=number_of)
+        numbers = [number_of(item) for item in items]
         starts = [number // size * size for number in numbers[::size]]
         if numbers != [start + place for start in starts for place in range(size)]:
             raise RuntimeError(f"The {len(items)} responses of this rank are not whole groups of {size} for a prompt")
@@ -111,7 +84,7 @@ class TargetTrainer(PolicyTrainer):
         old = group_log_softmax(self.log_probs, self.valid)
         target_kl = (torch.xlogy(self.target, self.target) - self.target * old).sum()
         effective = (1 / self.target.square().sum(dim=-1)[prompts]).sum()
-        zero_variance = (equal_rewards(rewards, self.valid) & prompts).sum()
+        zero_variance = (all_equal(rewards, self.valid).squeeze(-1) & prompts).sum()
         sums = [float(value) for value in (prompts.sum(), target_kl, effective, zero_variance)]
         count, target_kl, effective, zero_variance = all_reduce_sums(sums, self.dp_group).tolist()
         return {

@@ -9,9 +9,10 @@ import sys
 import pytest
 import torch
 
-from openrlhf_stare import StareConfig, StarePolicyLoss, token_weights
+from openrlhf_stare import StareConfig, StareController, StarePolicyLoss, token_weights
+from openrlhf_stare.methods.base import Method, Tokens
 
-(PolicyLoss,) = StarePolicyLoss.__bases__  # OpenRLHF's, which StarePolicyLoss has made importable
+MethodLoss, PolicyLoss = StarePolicyLoss.__mro__[1:3]  # the latter is OpenRLHF's, which the first has made importable
 
 # Powers of two: multiplying by them rounds nothing, so gradients can be compared bit for bit.
 EXACT = {"variant": "C2", "top_p_ratio": 0.3, "reweight_w": 2.0, "reweight_m": 0.5}
@@ -36,7 +37,6 @@ SURROGATES = {
 NORMALISERS = {"dp_size": 2, "batch_num_tokens": 37.0, "global_batch_size": 6.0}
 ALL_SURROGATES = pytest.mark.parametrize("surrogate", SURROGATES.values(), ids=SURROGATES.keys())
 BOTH_DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-BOTH_SCOPES = pytest.mark.parametrize("scope", ["rollout", "micro_batch"])
 
 
 def make_batch(dtype=torch.float32) -> dict[str, torch.Tensor]:
@@ -78,6 +78,19 @@ def weights_seen(loss, log_probs, old_log_probs, advantages) -> list:
     _, ours = call(loss, batch)
     _, plain = call(PolicyLoss(), batch)
     return (ours / plain).tolist()
+
+
+def shut(loss) -> None:
+    """The gate of a high entropy."""
+    controller = StareController(loss.method.options)
+    controller.update(9.0)
+    assert controller.gate_on is False
+    loss.strengths = controller.strengths()
+
+
+def pool(log_probs, advantages) -> Tokens:
+    log_probs, advantages = torch.as_tensor(log_probs).flatten(), torch.as_tensor(advantages).flatten()
+    return Tokens(log_probs, advantages, torch.ones_like(log_probs, dtype=torch.bool))
 
 
 def assert_same_bits(ours: tuple, theirs: tuple) -> None:
@@ -134,13 +147,11 @@ def test_no_mask_means_every_token():
 
 @ALL_SURROGATES
 @BOTH_DTYPES
-@BOTH_SCOPES
 @pytest.mark.parametrize("token_mean", [True, False], ids=["token mean", "mean of responses"])
-def test_with_the_gate_off_it_is_openrlhfs_bit_for_bit(surrogate, dtype, scope, token_mean):
+def test_with_the_gate_off_it_is_openrlhfs_bit_for_bit(surrogate, dtype, token_mean):
     options = {**surrogate, "token_level_loss": token_mean}
-    loss = StarePolicyLoss(stare=StareConfig(**EXACT, scope=scope), **options)
-    loss.controller.update(9.0)
-    assert loss.controller.gate_on is False
+    loss = StarePolicyLoss(stare=StareConfig(**EXACT), **options)
+    shut(loss)
     for normalisers in ({}, NORMALISERS):
         ours, own_gradient = call(loss, make_batch(dtype), **normalisers)
         theirs, gradient = call(PolicyLoss(**options), make_batch(dtype), **normalisers)
@@ -150,10 +161,8 @@ def test_with_the_gate_off_it_is_openrlhfs_bit_for_bit(surrogate, dtype, scope, 
 
 @ALL_SURROGATES
 @BOTH_DTYPES
-@BOTH_SCOPES
-def test_with_a_w_of_1_under_o1_it_is_openrlhfs_bit_for_bit(surrogate, dtype, scope):
-    loss = StarePolicyLoss(stare=StareConfig(reweight_w=1.0, scope=scope), **surrogate)
-    assert loss.controller.gate_on
+def test_with_a_w_of_1_under_o1_it_is_openrlhfs_bit_for_bit(surrogate, dtype):
+    loss = StarePolicyLoss(stare=StareConfig(reweight_w=1.0), **surrogate)
     ours, own_gradient = call(loss, make_batch(dtype), **NORMALISERS)
     theirs, gradient = call(PolicyLoss(**surrogate), make_batch(dtype), **NORMALISERS)
     assert_same_bits(ours, theirs)
@@ -249,27 +258,25 @@ def test_worked_example_through_the_loss():
     assert weights_seen(c2, log_probs, log_probs, signs) == [[1, 1.5, 1, 0.5]]
 
 
-def test_rollout_ranks_the_old_policy_and_micro_batch_the_current_one():
-    rollout = StarePolicyLoss(stare=StareConfig(top_p_ratio=0.25, reweight_w=2.0))
-    micro_batch = StarePolicyLoss(stare=StareConfig(top_p_ratio=0.25, reweight_w=2.0, scope="micro_batch"))
-    assert weights_seen(rollout, FALLING, RISING, ONES) == [[1, 1, 1, 2]]
-    assert weights_seen(micro_batch, FALLING, RISING, ONES) == [[2, 1, 1, 1]]
+def test_the_old_policy_is_ranked():
+    loss = StarePolicyLoss(stare=StareConfig(top_p_ratio=0.25, reweight_w=2.0))
+    assert weights_seen(loss, FALLING, RISING, ONES) == [[1, 1, 1, 2]]
 
 
-def test_thresholds_once_set_hold_for_all_calls():
+def test_an_opened_rollout_holds_for_all_calls():
     loss = StarePolicyLoss(stare=StareConfig(variant="C2", top_p_ratio=0.25, reweight_w=2.0, reweight_m=0.5))
-    assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 1, 2]]  # until set, the call is the pool
-    loss.set_thresholds(1.015, torch.tensor(1.025))
+    assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 1, 2]]  # until one is opened, the call is the pool
+    loss.open_rollout(pool([-1.015, -1.025], [1.0, -1.0]))  # which are then the thresholds
     assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 2, 2]]
     assert weights_seen(loss, RISING, FALLING, ONES) == [[2, 2, 1, 1]]
     assert weights_seen(loss, RISING, RISING, [[-1.0, -1.0, -1.0, -1.0]]) == [[1, 1, 1, 0.5]]
-    loss.set_thresholds(math.inf, math.inf)
+    loss.open_rollout(pool([], []))
     assert weights_seen(loss, RISING, RISING, ONES) == ONES
 
 
 def test_a_token_on_the_threshold_is_critical_however_the_batch_is_cut():
     loss = StarePolicyLoss(stare=StareConfig(top_p_ratio=0.5, reweight_w=2.0))
-    loss.open_rollout(torch.tensor(RISING).flatten(), torch.ones(4))
+    loss.open_rollout(pool(RISING, ONES))
     assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 2, 2]]
     for token, weight in enumerate([1, 1, 2, 2]):
         alone = [[RISING[0][token]]]
@@ -278,52 +285,116 @@ def test_a_token_on_the_threshold_is_critical_however_the_batch_is_cut():
 
 def test_the_controllers_w_and_m_are_the_ones_used():
     stare = StareConfig(top_p_ratio=0.25, schedule="adaptive", reweight_w=1.25, alpha=0.25, target_entropy=1.0)
-    loss = StarePolicyLoss(stare=stare)
-    loss.controller.update(0.5)
+    loss, controller = StarePolicyLoss(stare=stare), StareController(stare)
+    assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 1, 1.25]]
+    controller.update(0.5)
+    loss.strengths = controller.strengths()
     assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 1, 1.5]]
+    controller.update(0.5)
+    loss.open_rollout(pool(RISING, ONES), controller.strengths())
+    assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 1, 1.5]]  # w_max
+
+
+# What another method may do
+
+
+class Replaces(Method):
+    """The loss of the second token becomes 3 · log π."""
+
+    def weights(self, tokens):
+        weights = torch.ones_like(tokens.log_probs)
+        weights[:, 1] = 0
+        return weights
+
+    def penalty(self, log_probs, tokens):
+        penalty = torch.zeros_like(log_probs)
+        penalty[:, 1] = 3 * log_probs[:, 1]
+        return penalty
+
+
+@pytest.mark.parametrize("name", [name for name in SURROGATES if name != "one ratio per response"])
+@pytest.mark.parametrize("token_mean", [True, False], ids=["token mean", "mean of responses"])
+def test_a_penalty_is_corrected_and_averaged_like_the_loss_of_a_token(name, token_mean):
+    """3 · log π is what a token has as its loss whose advantage is -3 · log π at a ratio of 1."""
+    options, batch = {**SURROGATES[name], "token_level_loss": token_mean}, make_batch()
+    (loss, *metrics), gradient = call(MethodLoss(Replaces, **options), batch, **NORMALISERS)
+    dropped = {**batch, "advantages": batch["advantages"].clone()}
+    dropped["advantages"][:, 1] = 0
+    (others, *_), of_others = call(PolicyLoss(**options), dropped, **NORMALISERS)
+    log_probs = batch["log_probs"].clone().requires_grad_()
+    alone = {**batch, "log_probs": batch["old_log_probs"], "advantages": torch.zeros_like(log_probs)}
+    alone["advantages"][:, 1] = -3 * log_probs[:, 1]
+    own = PolicyLoss(**options)(**alone, **NORMALISERS)[0]
+    own.backward()
+    torch.testing.assert_close(loss, others + own)
+    torch.testing.assert_close(gradient, of_others + log_probs.grad)
+
+
+def test_a_penalty_without_correction_is_the_mean_over_the_tokens():
+    log_probs = torch.tensor([[-1.0, -2.0, -3.0, -4.0]], requires_grad=True)
+    loss = MethodLoss(Replaces)(log_probs, log_probs.detach(), torch.ones(1, 4), torch.ones(1, 4))[0]
+    assert loss.item() == pytest.approx((-1 - 6 - 1 - 1) / 4)
+    loss.backward()
+    assert log_probs.grad.tolist() == [[-0.25, 0.75, -0.25, -0.25]]
+
+
+@ALL_SURROGATES
+@BOTH_DTYPES
+def test_a_method_that_does_nothing_is_openrlhfs_loss_bit_for_bit(surrogate, dtype):
+    ours, own_gradient = call(MethodLoss(Method, **surrogate), make_batch(dtype), **NORMALISERS)
+    theirs, gradient = call(PolicyLoss(**surrogate), make_batch(dtype), **NORMALISERS)
+    assert_same_bits(ours, theirs)
+    assert torch.equal(own_gradient, gradient)
+
+
+def test_a_method_knows_the_clip_range_and_the_entropies_of_the_pass():
+    class Sees(Method):
+        def weights(self, tokens):
+            self.seen = tokens.entropies
+
+    loss, batch = MethodLoss(Sees, clip_eps_low=0.1, clip_eps_high=0.3), make_batch()
+    loss.entropies = torch.rand(4, 9)
+    call(loss, batch)
+    assert loss.method.clip_range == (0.1, 0.3)
+    assert loss.method.seen is loss.entropies
 
 
 # What must not happen
 
 
 @ALL_SURROGATES
-@BOTH_SCOPES
-@pytest.mark.parametrize("tokens_of_the_step", [37.0, 0.0])
-def test_a_micro_batch_without_a_token_adds_nothing(surrogate, scope, tokens_of_the_step):
+@pytest.mark.parametrize("tokens_of_the_step", [37.0, 1.0], ids=["some elsewhere", "none, which the trainer makes 1"])
+def test_a_micro_batch_without_a_token_adds_nothing(surrogate, tokens_of_the_step):
     batch = make_batch()
     batch["action_mask"] = torch.zeros_like(batch["action_mask"])
     normalisers = {"batch_num_tokens": tokens_of_the_step, "global_batch_size": tokens_of_the_step}
     for token_mean in (True, False):
-        loss = StarePolicyLoss(stare=StareConfig(scope=scope), token_level_loss=token_mean, **surrogate)
-        (value, *metrics), gradient = call(loss, batch, **normalisers)
+        loss = StarePolicyLoss(stare=StareConfig(), token_level_loss=token_mean, **surrogate)
+        (value, *_), gradient = call(loss, batch, **normalisers)
         assert value == 0 and torch.count_nonzero(gradient) == 0
-        assert [metric.item() for metric in metrics if metric is not None] == [0] * (4 - metrics.count(None))
 
 
-@BOTH_SCOPES
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-def test_read_only_tensors_are_left_as_they_are(scope):
+def test_read_only_tensors_are_left_as_they_are():
     batch = {}
     for name, tensor in make_batch().items():
         array = tensor.numpy()
         array.flags.writeable = False
         batch[name] = torch.from_numpy(array)
-    loss = StarePolicyLoss(stare=StareConfig(**EXACT, scope=scope))
+    loss = StarePolicyLoss(stare=StareConfig(**EXACT))
     call(loss, batch)
-    loss.open_rollout(batch["old_log_probs"].flatten(), batch["advantages"].flatten())
+    loss.open_rollout(pool(batch["old_log_probs"], batch["advantages"]))
     call(loss, batch)
     for name, tensor in make_batch().items():
         assert torch.equal(batch[name], tensor), name
 
 
-@BOTH_SCOPES
-def test_nothing_is_drawn_from_torchs_global_generator(scope):
+def test_nothing_is_drawn_from_torchs_global_generator():
     before = torch.get_rng_state()
-    loss = StarePolicyLoss(stare=StareConfig(**EXACT, scope=scope))
+    loss = StarePolicyLoss(stare=StareConfig(**EXACT))
     batch = make_batch()
-    loss.open_rollout(batch["old_log_probs"].flatten(), batch["advantages"].flatten())
+    loss.open_rollout(pool(batch["old_log_probs"], batch["advantages"]))
     call(loss, batch)
-    loss.figures()
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -335,7 +406,6 @@ C2 = {"variant": "C2", "top_p_ratio": 0.5, "reweight_w": 1.5, "reweight_m": 0.5}
 
 def test_figures_of_a_rollout():
     loss = StarePolicyLoss(stare=StareConfig(**C2))
-    loss.open_rollout(*ROLLOUT)
     by_hand = {
         "stare/tau_positive": 3.0,
         "stare/tau_negative": 1.0,
@@ -345,72 +415,36 @@ def test_figures_of_a_rollout():
         "stare/negative_reweight_ratio": 1 / 6,
         "stare/mean_weight": (1 + 1 + 1.5 + 1.5 + 0.5 + 1) / 6,
     }
-    assert loss.figures() == pytest.approx(by_hand)
-    # Training on it, in whatever micro-batches, changes none of them.
-    call(loss, make_batch())
-    assert loss.figures() == pytest.approx(by_hand)
+    assert loss.open_rollout(pool(*ROLLOUT)) == pytest.approx(by_hand)
 
 
-@BOTH_SCOPES
-def test_each_rollout_has_figures_of_its_own(scope):
-    used, fresh = (StarePolicyLoss(stare=StareConfig(**C2, scope=scope)) for _ in range(2))
+def test_each_rollout_has_figures_of_its_own():
+    used, fresh = (StarePolicyLoss(stare=StareConfig(**C2)) for _ in range(2))
     log_probs, advantages = ROLLOUT
-    used.open_rollout(3 * log_probs, -advantages)
+    used.open_rollout(pool(3 * log_probs, -advantages))
     call(used, make_batch())
-    for loss in (used, fresh):
-        loss.open_rollout(*ROLLOUT)
-        loss(log_probs.unsqueeze(0), log_probs.unsqueeze(0), advantages.unsqueeze(0), torch.ones(1, 6))
-    assert used.figures() == fresh.figures()
+    assert used.open_rollout(pool(*ROLLOUT)) == fresh.open_rollout(pool(*ROLLOUT))
 
 
-@BOTH_SCOPES
-def test_figures_with_the_gate_off_say_that_nothing_is_reweighted(scope):
-    loss = StarePolicyLoss(stare=StareConfig(**C2, scope=scope))
-    loss.controller.update(9.0)
-    loss.open_rollout(*ROLLOUT)
-    if scope == "micro_batch":
-        log_probs, advantages = (tensor.unsqueeze(0) for tensor in ROLLOUT)
-        loss(log_probs, log_probs, advantages, torch.ones(1, 6))
-    figures = loss.figures()
+def test_figures_with_the_gate_off_say_that_nothing_is_reweighted():
+    loss = StarePolicyLoss(stare=StareConfig(**C2))
+    shut(loss)
+    figures = loss.open_rollout(pool(*ROLLOUT))
     assert figures["stare/positive_reweight_ratio"] == figures["stare/negative_reweight_ratio"] == 0
     assert figures["stare/mean_weight"] == 1
     assert figures["stare/positive_candidate_ratio"] == pytest.approx(4 / 6)
     assert figures["stare/tau_positive"] == 3
 
 
-def test_figures_of_micro_batches_are_over_the_tokens_trained_on():
-    loss = StarePolicyLoss(stare=StareConfig(top_p_ratio=0.5, reweight_w=1.5, scope="micro_batch"))
-    loss.open_rollout(*ROLLOUT)
-    mask = torch.tensor([[1, 1, 1, 1, 0]])
-    for log_probs in ([[-0.1, -0.2, -3.0, -4.0, -9.0]], [[-0.1, -0.2, -0.3, -5.0, -9.0]]):
-        log_probs = torch.tensor(log_probs)
-        loss(log_probs, torch.zeros(1, 5), torch.tensor([[1.0, 1.0, 1.0, -1.0, 1.0]]), mask)
-    # T+ of the first: 0.1, 0.2, 3.0, of which k = 2; of the second: 0.1, 0.2, 0.3.
-    by_hand = {
-        "stare/tau_positive": 0.2,
-        "stare/tau_negative": 4.5,
-        "stare/positive_candidate_ratio": 6 / 8,
-        "stare/negative_candidate_ratio": 2 / 8,
-        "stare/positive_reweight_ratio": 4 / 8,
-        "stare/negative_reweight_ratio": 0,
-        "stare/mean_weight": (4 * 1.5 + 4) / 8,
-    }
-    assert loss.figures() == pytest.approx(by_hand)
-
-
-@BOTH_SCOPES
-def test_figures_without_a_token(scope):
-    loss = StarePolicyLoss(stare=StareConfig(**C2, scope=scope))
-    loss.open_rollout(torch.empty(0), torch.empty(0))
-    figures = loss.figures()
+def test_figures_without_a_token():
+    figures = StarePolicyLoss(stare=StareConfig(**C2)).open_rollout(pool([], []))
     assert figures.pop("stare/tau_positive") == figures.pop("stare/tau_negative") == math.inf
     assert set(figures.values()) == {0}
 
 
 def test_figures_are_plain_numbers():
-    loss = StarePolicyLoss(stare=StareConfig(**C2))
-    loss.open_rollout(*ROLLOUT)
-    assert json.loads(json.dumps(loss.figures())) == loss.figures()
+    figures = StarePolicyLoss(stare=StareConfig(**C2)).open_rollout(pool(*ROLLOUT))
+    assert json.loads(json.dumps(figures)) == figures
 
 
 def test_the_methods_own_time_is_measured():

@@ -1,0 +1,94 @@
+"""OpenRLHF's `PolicyLoss` with a method in it, the same loss for every method."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from openrlhf.models import PolicyLoss
+from torch import Tensor
+
+from openrlhf_stare.algorithms.config import StareConfig
+from openrlhf_stare.methods.base import Method, Tokens
+from openrlhf_stare.methods.stare import Stare
+from openrlhf_stare.options import Options
+
+
+class MethodLoss(PolicyLoss):
+    """OpenRLHF's policy loss, with the same forward arguments and returned tuple, as a method wants it.
+
+    The policy actor opens each rollout. Until one was opened, the batch of the call over all ranks of `group` is the
+    pool of the method's statistics.
+
+    Attributes:
+        method: the method; its name, formula and figures are in methods/.
+        strengths: the values of the method's strengths until a rollout is opened with others.
+        group: the data-parallel group; None for this process alone.
+        entropies: (B, A) of the training pass of the coming call, if the method needs them.
+    """
+
+    def __init__(self, method: type[Method], options: Options | None = None, **of_openrlhf) -> None:
+        super().__init__(**of_openrlhf)
+        self.method = method(options, clip_range=(self.clip_eps_low, self.clip_eps_high))
+        self.strengths = {strength.name: strength.start for strength in self.method.strengths}
+        self.group: torch.distributed.ProcessGroup | None = None
+        self.entropies: Tensor | None = None
+        self._is_open = False
+        self._seconds = 0.0
+
+    def open_rollout(self, tokens: Tokens, strengths: dict[str, float] | None = None) -> dict[str, float]:
+        """Fix the method's statistics for all calls to come; called on all ranks of `group`.
+
+        Args:
+            tokens: (N,), this rank's action tokens.
+            strengths: a value for each of the method's; None for `self.strengths`.
+
+        Returns:
+            The method's figures, the same on all ranks.
+        """
+        self._is_open = True
+        return self.method.open_rollout(tokens, self.strengths if strengths is None else strengths, self.group)
+
+    def forward(
+        self,
+        log_probs: Tensor,
+        old_log_probs: Tensor,
+        advantages: Tensor,
+        action_mask: Tensor | None = None,
+        *others,
+        **named,
+    ) -> tuple:
+        """Log-probs, advantages and mask (B, A) -> OpenRLHF's five values; the other arguments are passed through."""
+        start = time.perf_counter()
+        mask = torch.ones_like(advantages, dtype=torch.bool) if action_mask is None else action_mask.bool()
+        tokens = Tokens(old_log_probs, advantages, mask, self.entropies)
+        with torch.no_grad():
+            if not self._is_open:
+                entropies = None if self.entropies is None else self.entropies[mask]
+                pool = Tokens(old_log_probs[mask], advantages[mask], mask[mask], entropies)
+                self.method.open_rollout(pool, self.strengths, self.group)
+            weights = self.method.weights(tokens)
+        weighted = advantages if weights is None else weights.to(advantages.dtype) * advantages
+        penalty = self.method.penalty(log_probs, tokens)
+        self._seconds += time.perf_counter() - start
+        loss, *metrics = super().forward(log_probs, old_log_probs, weighted, action_mask, *others, **named)
+        if penalty is not None:
+            # With a ratio of 1 the loss of a token is -A: so OpenRLHF corrects and averages the penalty as its own.
+            loss = loss + super().forward(old_log_probs, old_log_probs, -penalty, action_mask, *others, **named)[0]
+        return loss, *metrics
+
+    def take_seconds(self) -> float:
+        """The time that the method took in `forward` since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
+class StarePolicyLoss(MethodLoss):
+    """OpenRLHF's policy loss on the advantages ω·A of STARE (arXiv 2606.19236).
+
+    Every surrogate of `PolicyLoss` is positively homogeneous in the advantage, so this equals weighting the clipped,
+    dual-clipped and importance-corrected loss of each token. With W = M = 1 the call is OpenRLHF's, bit for bit.
+    """
+
+    def __init__(self, stare: StareConfig, **of_openrlhf) -> None:
+        super().__init__(Stare, stare, **of_openrlhf)

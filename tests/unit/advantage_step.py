@@ -1,0 +1,159 @@
+"""OpenRLHF's own advantage step on a fixed rollout, for what changes in it.
+
+All is tried on OpenRLHF's own classes, on copies of its modules that are loaded afresh: one as OpenRLHF wrote it,
+one with our change.
+"""
+
+import importlib.util
+import itertools
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from openrlhf_stare import worker
+
+worker.install()  # makes OpenRLHF importable where there is no GPU
+
+
+def fresh_copy(name: str):
+    """OpenRLHF's module, executed again under a name of its own, which none of our patches is announced for."""
+    spec = importlib.util.spec_from_file_location(f"copy_of_{name}", importlib.util.find_spec(name).origin)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def dealing_args(ranks=1, micro=1, k=1, prompts=4, train=8, dynamic=False, ring=1, tensor_parallel=1):
+    return SimpleNamespace(
+        actor=SimpleNamespace(num_nodes=ring, num_gpus_per_node=ranks * tensor_parallel),
+        ds=SimpleNamespace(ring_attn_size=ring, tensor_parallel_size=tensor_parallel),
+        rollout=SimpleNamespace(batch_size=prompts, n_samples_per_prompt=k, micro_batch_size=micro),
+        train=SimpleNamespace(batch_size=train, dynamic_batch_enable=dynamic),
+    )
+
+
+GROUPED = ("group_norm", "rloo", "dr_grpo", "reinforce_baseline")
+UNGROUPED = ("reinforce", "flash_reinforce", "gae")
+EVERY_ESTIMATOR = pytest.mark.parametrize("estimator", GROUPED + UNGROUPED)
+
+OPTIONS = {
+    "plain": {},
+    "length penalties": {"overlong_buffer_len": 3, "overlong_penalty_factor": 0.5, "stop_properly_penalty_coef": 0.5},
+    "truncated get -0.5": {"stop_properly_penalty_coef": -0.5},
+    "clipped": {"clip_range": (-0.8, 0.8)},
+    "no std": {"no_std_norm": True},
+}
+EVERY_OPTION = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+NAN, INF = math.nan, math.inf
+PROMPTS, K, WIDTH = 3, 4, 7
+UNEVEN = {5: NAN, 8: INF, 10: NAN}  # none of the first prompt, one of the second, two of the third
+
+
+@pytest.fixture(scope="module")
+def openrlhf():
+    return fresh_copy("openrlhf.trainer.ppo_utils.experience_maker")
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    module = fresh_copy("openrlhf.trainer.ppo_utils.experience_maker")
+    worker._apply("estimators.advantages.change", module)
+    return module
+
+
+def make_rollout(lost=None) -> dict[str, torch.Tensor]:
+    """12 responses to 3 prompts, of 1 to 6 tokens after a prompt; `lost` maps a response to its reward."""
+    draw = torch.Generator().manual_seed(3)
+    count = PROMPTS * K
+    lengths = torch.randint(1, WIDTH, (count,), generator=draw)
+    position = torch.arange(WIDTH)
+    mask = ((position > 0) & (position <= lengths.unsqueeze(-1))).long()
+    rewards = torch.randn(count, generator=draw)
+    for response, reward in (lost or {}).items():
+        rewards[response] = reward
+    return {
+        "action_mask": mask,
+        "kl": torch.randn(count, WIDTH, generator=draw) * 0.3 * mask,
+        "values": torch.randn(count, WIDTH, generator=draw),
+        "rewards": rewards,
+        "response_length": lengths,
+        "truncated": torch.rand(count, generator=draw) < 0.3,
+    }
+
+
+def eight_equal(reward: float) -> dict[str, torch.Tensor]:
+    """Eight responses to one prompt, then eight to another, with rewards that differ."""
+    rollout = make_rollout()
+    rollout = {name: torch.cat([tensor, tensor[:4]]) for name, tensor in rollout.items()}
+    rollout["kl"].zero_()
+    rollout["rewards"] = torch.tensor([reward] * 8 + [0.0, 1.0] * 4)
+    return rollout
+
+
+def estimate(
+    module,
+    rollout,
+    estimator,
+    k=K,
+    sizes=None,
+    order=None,
+    policy_loss="openrlhf",
+    tau=0.5,
+    no_std_norm=False,
+    clip_range=None,
+    **reward,
+):
+    """Run the module's advantage step on the responses, in micro-batches of `sizes` and in the given order.
+
+    Returns the experiences as OpenRLHF hands them on, and their tensors with the responses back in their places.
+    """
+    args = SimpleNamespace(
+        algo=SimpleNamespace(
+            advantage=SimpleNamespace(estimator=estimator, gamma=1.0, lambd=0.95, no_std_norm=no_std_norm)
+        ),
+        rollout=SimpleNamespace(n_samples_per_prompt=k, max_new_tokens=6),
+        reward=SimpleNamespace(clip_range=clip_range, **reward),
+        policy_loss=policy_loss,
+        sr_grpo=SimpleNamespace(tau=tau),
+    )
+    maker = object.__new__(module.RemoteExperienceMaker)
+    maker.strategy, maker.args, maker.advantage_estimator = SimpleNamespace(args=args), args, estimator
+    maker.kl_ctl = SimpleNamespace(value=0.1)
+    count = len(rollout["rewards"])
+    order = list(range(count)) if order is None else order
+    bounds = list(itertools.accumulate(sizes or [count], initial=0))
+    experiences = []
+    for start, end in itertools.pairwise(bounds):
+        index = order[start:end]
+        tensors = {name: tensor[index].clone() for name, tensor in rollout.items()}
+        info = {"reward": tensors["rewards"].clone(), "score": tensors["rewards"].clone()}
+        experiences.append(module.Experience(index=index, info=info, **tensors))
+    experiences = maker.compute_advantages_and_returns(experiences)
+    back = torch.tensor(order).argsort()
+    names = ("advantages", "returns", "action_mask", "rewards")
+    results = {name: torch.cat([getattr(experience, name) for experience in experiences])[back] for name in names}
+    for name in experiences[0].info:
+        results[f"info {name}"] = torch.cat([experience.info[name] for experience in experiences])[back]
+    return experiences, results
+
+
+def only(rollout, responses) -> dict[str, torch.Tensor]:
+    return {name: tensor[responses] for name, tensor in rollout.items()}
+
+
+def kept_of(lost) -> list[int]:
+    return [response for response in range(PROMPTS * K) if response not in lost]
+
+
+def assert_lost(results, rollout, lost) -> None:
+    """What a lost response looks like: no action token, its tokens counted, and nothing that is not finite."""
+    rows = list(lost)
+    assert results["action_mask"][rows].sum() == 0
+    assert results["advantages"][rows].eq(0).all()
+    assert results["info stare/nonfinite_tokens"].eq(rollout["action_mask"][rows].sum()).all()
+    for name in results:
+        assert results[name].isfinite().all(), name
+    kept = kept_of(lost)
+    assert torch.equal(results["action_mask"][kept], rollout["action_mask"][kept])

@@ -1,0 +1,161 @@
+"""Responses whose reward or advantage is not finite: left out, and nothing else changes."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+from advantage_step import (
+    EVERY_ESTIMATOR,
+    EVERY_OPTION,
+    INF,
+    NAN,
+    PROMPTS,
+    UNEVEN,
+    UNGROUPED,
+    K,
+    assert_lost,
+    estimate,
+    kept_of,
+    make_rollout,
+    only,
+)
+
+from openrlhf_stare.fixes import non_finite_rewards
+
+pytest_plugins = ["advantage_step"]  # its fixtures
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    messages = []
+    monkeypatch.setattr(non_finite_rewards, "notice", messages.append)
+    return messages
+
+
+@EVERY_ESTIMATOR
+@EVERY_OPTION
+@pytest.mark.parametrize(
+    "lost",
+    [{1: NAN, 4: INF, 11: -INF}, {0: NAN, 3: NAN, 5: INF, 6: -INF, 8: NAN, 10: NAN}],
+    ids=["one of each group", "two of each group"],
+)
+def test_the_others_get_what_openrlhf_gives_when_the_lost_are_absent(openrlhf, guarded, estimator, options, lost):
+    rollout, kept = make_rollout(lost), kept_of(lost)
+    _, ours = estimate(guarded, rollout, estimator, **options)
+    smaller_groups = len(kept) // PROMPTS
+    _, absent = estimate(openrlhf, only(rollout, kept), estimator, k=smaller_groups, **options)
+    for name in ("advantages", "returns", "rewards", "info reward", "info return", "info group_reward_std"):
+        torch.testing.assert_close(ours[name][kept], absent[name], rtol=1e-5, atol=1e-6)
+    assert_lost(ours, rollout, lost)
+
+
+@EVERY_ESTIMATOR
+@EVERY_OPTION
+@pytest.mark.parametrize("lost", [UNEVEN, {**UNEVEN, 0: NAN, 1: NAN, 2: NAN, 3: NAN}], ids=["some", "a whole group"])
+def test_groups_may_lose_different_numbers(openrlhf, guarded, estimator, options, lost):
+    rollout, kept = make_rollout(lost), kept_of(lost)
+    _, ours = estimate(guarded, rollout, estimator, **options)
+    if estimator in UNGROUPED:
+        _, absent = estimate(openrlhf, only(rollout, kept), estimator, k=1, **options)
+        expected = absent["advantages"]
+    else:
+        # Group by group, without the whitening over the batch, which `reinforce_baseline` adds to `dr_grpo`.
+        groups = [[r for r in kept if r // K == prompt] for prompt in range(PROMPTS)]
+        plain = "dr_grpo" if estimator == "reinforce_baseline" else estimator
+        separate = [
+            estimate(openrlhf, only(rollout, group), plain, k=len(group), **options)[1] for group in groups if group
+        ]
+        expected = torch.cat([results["advantages"] for results in separate])
+        if estimator == "reinforce_baseline":
+            tokens = expected[rollout["action_mask"][kept].bool()]
+            deviation = 1 if options.get("no_std_norm") else tokens.std(correction=0)
+            expected = (expected - tokens.mean()) / deviation
+    torch.testing.assert_close(ours["advantages"][kept], expected, rtol=1e-5, atol=1e-5)
+    assert_lost(ours, rollout, lost)
+
+
+@pytest.mark.parametrize("estimator", ["group_norm", "rloo", "dr_grpo"])
+def test_the_only_response_left_of_its_group_has_no_advantage(guarded, estimator):
+    rollout = make_rollout({0: NAN, 1: NAN, 2: NAN})
+    rollout["kl"].zero_()
+    _, ours = estimate(guarded, rollout, estimator)
+    assert ours["advantages"][3].abs().max() == 0
+    assert ours["advantages"][4:].abs().max() > 0
+
+
+@EVERY_ESTIMATOR
+def test_micro_batches_may_be_uneven_and_in_any_order(guarded, estimator):
+    """As dynamic batches are."""
+    rollout = make_rollout(UNEVEN)
+    _, in_order = estimate(guarded, rollout, estimator)
+    order = [7, 0, 11, 5, 2, 9, 4, 8, 1, 10, 3, 6]
+    _, shuffled = estimate(guarded, rollout, estimator, sizes=[1, 5, 2, 4], order=order)
+    assert in_order.keys() == shuffled.keys()
+    for name, values in in_order.items():
+        torch.testing.assert_close(shuffled[name], values, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@EVERY_ESTIMATOR
+@EVERY_OPTION
+@pytest.mark.parametrize("loss", ["openrlhf", "stare"])
+def test_finite_rewards_are_openrlhfs_bit_for_bit(openrlhf, guarded, warnings, estimator, options, loss):
+    where = {"sizes": [3, 5, 4], "order": [7, 0, 11, 5, 2, 9, 4, 8, 1, 10, 3, 6]}
+    ours, _ = estimate(guarded, make_rollout(), estimator, policy_loss=loss, **where, **options)
+    theirs, _ = estimate(openrlhf, make_rollout(), estimator, **where, **options)
+    for own, other in zip(ours, theirs, strict=True):
+        assert own.info.keys() - {"stare/zero_variance_groups", "stare/nonfinite_tokens"} == other.info.keys()
+        pairs = [(own.info[name], other.info[name]) for name in other.info]
+        names = {field.name for field in fields(own)} - {"info"}
+        pairs += [(getattr(own, name), getattr(other, name)) for name in names]
+        for a, b in pairs:
+            assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+    assert not [message for message in warnings if "left out" in message]
+
+
+@EVERY_OPTION
+def test_the_logged_reward_and_score_are_means_over_the_others(openrlhf, guarded, options):
+    rollout, kept = make_rollout(UNEVEN), kept_of(UNEVEN)
+    _, absent = estimate(openrlhf, only(rollout, kept), "reinforce", k=1, **options)
+    _, ours = estimate(guarded, rollout, "reinforce", **options)
+    for name in ("info reward", "info score", "info return"):
+        torch.testing.assert_close(ours[name].mean(), absent[name].mean())
+
+
+def test_the_warning_counts(guarded, warnings):
+    estimate(guarded, make_rollout(UNEVEN), "group_norm", sizes=[6, 6])
+    assert warnings == ["3 of 12 responses are left out of training: reward or advantage is not finite"]
+
+
+def test_whole_number_rewards_and_bool_masks_will_do(openrlhf, guarded):
+    rollout = make_rollout()
+    rollout["rewards"], rollout["action_mask"] = torch.arange(12), rollout["action_mask"].bool()
+    _, ours = estimate(guarded, rollout, "group_norm")
+    _, theirs = estimate(openrlhf, rollout, "group_norm")
+    assert torch.equal(ours["advantages"], theirs["advantages"])
+    rollout["rewards"] = torch.where(torch.arange(12) == 1, NAN, torch.arange(12))
+    _, ours = estimate(guarded, rollout, "group_norm")
+    assert_lost(ours, rollout, [1])
+
+
+def test_a_non_finite_advantage_of_finite_rewards_is_left_out_too(guarded):
+    rollout = make_rollout({4: 3e38, 5: 3e38, 6: -1.0, 7: 2.0})  # their sum is beyond float32
+    _, ours = estimate(guarded, rollout, "group_norm")
+    assert ours["action_mask"][4:8].sum() == 0
+    assert ours["info stare/nonfinite_tokens"].eq(rollout["action_mask"][4:8].sum()).all()
+    for name in ours.keys() - {"rewards"}:
+        assert ours[name].isfinite().all(), name
+    _, without = estimate(guarded, make_rollout({4: NAN, 5: NAN, 6: NAN, 7: NAN}), "group_norm")
+    for others in (slice(0, 4), slice(8, 12)):
+        torch.testing.assert_close(ours["advantages"][others], without["advantages"][others])
+
+
+@EVERY_ESTIMATOR
+def test_a_rollout_without_any_finite_reward_ends_the_job_with_a_sentence(guarded, estimator):
+    with pytest.raises(RuntimeError, match="None of the 12 responses .* finite reward .*: check the reward function"):
+        estimate(guarded, make_rollout(dict.fromkeys(range(12), NAN)), estimator)
+
+
+def test_openrlhfs_functions_are_back_afterwards(openrlhf, guarded):
+    estimate(guarded, make_rollout(UNEVEN), "group_norm")
+    assert guarded.apply_length_penalties is openrlhf.apply_length_penalties
+    assert guarded.compute_reward is openrlhf.compute_reward
