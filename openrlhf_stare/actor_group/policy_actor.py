@@ -83,8 +83,9 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         if self.loss:
             own_seconds += self.loss.take_seconds()
         own_seconds += self.meter.take_seconds()
-        ranks = torch.distributed.get_world_size(self.dp_group)
-        figures["stare/seconds"] = all_reduce_sums([own_seconds], self.dp_group).item() / ranks
+        # Over all ranks, since those with the same responses took times of their own.
+        own_seconds = all_reduce_sums([own_seconds], torch.distributed.group.WORLD).item()
+        figures["stare/seconds"] = own_seconds / torch.distributed.get_world_size()
         return status | figures
 
     def _open_rollout(self) -> dict[str, float]:

@@ -26,7 +26,7 @@ def assert_duplicated_ranks_count_once(group: ActorGroup) -> None:
     assert [row for share in held[::2] for row in share] == everything
 
     statuses = group.run("fit")
-    assert all(status == statuses[0] for status in statuses)
+    assert statuses == [statuses[0]] * group.ranks
     log_probs, advantages = tokens(experiences)
     taus = surprisal_thresholds(-log_probs, advantages, top_p_ratio=0.1)
     assert group.run("thresholds") == [tuple(float(tau) for tau in taus)] * group.ranks
