@@ -12,16 +12,26 @@ from pathlib import Path
 
 import pytest
 from jobs import MARK, ROOT, end_processes, job_flags, run_job
+from ray.util import get_node_ip_address
 
 # 2 + 1 GPUs and 4 CPUs is what `job_flags` ask for; the head has none of the GPUs.
 WORKER = {"resources": {"CPU": 2, "GPU": 2, "object_store_memory": 10**8}, "node_config": {}, "max_workers": 2}
-HEAD_ID = "f" * 56
+HEAD_ID = "f" * 51 + "00000"
 CONFIG = {
     "cluster_name": "growing",
     "max_workers": 2,
     "upscaling_speed": 1.0,
     "idle_timeout_minutes": 1,
-    "provider": {"type": "fake_multinode", "launch_multiple": True, "head_node_id": HEAD_ID},
+    # Named as an external one, since Ray's wheel lacks the file of defaults for its own name.
+    "provider": {
+        "type": "external",
+        "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
+        "launch_multiple": True,
+        "head_node_id": HEAD_ID,
+        "use_node_id_as_ip": True,
+        "disable_node_updaters": True,
+        "disable_launch_config_check": True,
+    },
     "auth": {},
     "docker": {},
     "head_node_type": "ray.head.default",
@@ -35,11 +45,7 @@ CONFIG = {
     **{name: [] for name in ("worker_start_ray_commands", "rsync_exclude")},
     "file_mounts_sync_continuously": False,
 }
-VERSION_2 = {
-    "RAY_enable_autoscaler_v2": "1",
-    "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
-    "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
-}
+VERSION_2 = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD_ID}
 
 
 def free_port() -> int:
@@ -59,7 +65,9 @@ def cluster(tmp_path):
         environment = {**os.environ, MARK: mark, "RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
         environment.pop("RAY_ADDRESS", None)
         if autoscaler:
-            (tmp_path / "autoscaler.yaml").write_text(json.dumps(CONFIG))
+            provider = {**CONFIG["provider"], "gcs_address": f"{get_node_ip_address()}:{port}"}
+            (tmp_path / "autoscaler.yaml").write_text(json.dumps({**CONFIG, "provider": provider}))
+            environment["RAY_OVERRIDE_NODE_ID_FOR_TESTING"] = HEAD_ID
             words.append(f"--autoscaling-config={tmp_path}/autoscaler.yaml")
         if autoscaler == "v2":
             environment |= VERSION_2
@@ -80,10 +88,10 @@ def cluster(tmp_path):
 
 
 @pytest.mark.parametrize("autoscaler", ["v1", "v2"])
-def test_a_cluster_that_grows_is_asked_and_waited_for(addends, tmp_path, cluster, autoscaler):
+def test_a_cluster_that_grows_is_asked_and_waited_for(tmp_path, cluster, autoscaler):
     environment = {"RAY_ADDRESS": cluster(autoscaler), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(Path(__file__).with_name("growing_driver.py"))]
-    job = run_job(job_flags(addends, tmp_path), tmp_path, timeout=120, command=command, env=environment)
+    job = run_job(job_flags(tmp_path, tmp_path), tmp_path, timeout=120, command=command, env=environment)
     assert job.status == 0, job.output[-4000:] + (tmp_path / "ray.log").read_text()[-4000:]
     told = re.search(r"The cluster has 0 of 3 GPUs and 1 of 4 CPUs that the job needs; its autoscaler", job.output)
     assert told and "It has 4 GPUs" in job.output, job.output[-4000:]

@@ -38,7 +38,7 @@ def kill(actor) -> None:
         time.sleep(0.2)
 
 
-ray.init(num_cpus=1, include_dashboard=False)
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
 with deaths.watched():
     environment, engine, alive = Environment.remote(), RolloutRayActor.remote(), Environment.remote()
     kill(environment)
