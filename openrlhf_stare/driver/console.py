@@ -48,8 +48,9 @@ CATCH_UP_SECONDS = 1.0
 
 ERROR = "train_ray: error:"
 ESCAPE = re.compile(r"\x1b\[[\d;]*[A-Za-z]")  # a colour, or a move of the cursor
-FORWARDED = re.compile(r"^\((?:[^()]* )?pid=(\d+)(?:, ip=[^)]*)?\) ?")  # Ray's prefix of a worker's line
-PROCESS = re.compile(r"\b(?:pid=|process )(\d+)")
+# Ray's prefix of a worker's line, with an address unless it is on the driver's node.
+FORWARDED = re.compile(r"^\((?:[^()]* )?pid=(\d+)(?:, ip=([^)]*))?\) ?")
+PROCESS = re.compile(r"\b(?:pid=(\d+), ip=|process (\d+) on )([\w.:]*\w)")
 STEP = re.compile(r"Global step (\d+): \{(.*)\}")
 FIGURE = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?(?:[\d.]+(?:e[-+]?\d+)?|inf|nan))")
 PROMPTS = re.compile(r"Episode \[(\d+)/(\d+)\]:[^|]*\|[^|]*\| *(\d+)/(\d+) ")
@@ -213,7 +214,8 @@ class Console:
         self._lead_to(self.early.fileno())
         sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
         self.path: Path | None = None  # of the file, once the job starts
-        self.last_lines: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=LAST_LINES))  # "": the driver's
+        # By process id and address, which is None on the driver's node; those of the driver under None.
+        self.last_lines: dict[tuple | None, deque[str]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
         self.noticed: Counter[str] = Counter()
         self.stopping, self.reader = threading.Event(), None
 
@@ -271,7 +273,7 @@ class Console:
         text = line[found.end() :] if found else line
         drawn = ESCAPE.sub("", text.rstrip("\r").rpartition("\r")[2])  # the last state of a progress bar
         if drawn.strip():
-            self._remember(drawn, self.last_lines[found[1] if found else ""], is_bar="\r" in text)
+            self._remember(drawn, self.last_lines[found.groups() if found else None], is_bar="\r" in text)
         if step := step_figures(text):
             self.screen.end_phase("models")
             self.screen.end_phase("first step")
@@ -302,7 +304,7 @@ class Console:
 
     def driver_error(self) -> str:
         """What the driver wrote from its last `train_ray: error:` on; "" if it wrote none."""
-        lines = list(self.last_lines[""])
+        lines = list(self.last_lines[None])
         starts = [number for number, line in enumerate(lines) if line.startswith(ERROR)]
         return "\n".join(lines[starts[-1] :]) if starts else ""
 
@@ -322,6 +324,15 @@ class Console:
             sys.stdout.flush()
             os.write(1, self._early_output())
 
+    def _lines_of_failed(self, text: str) -> list[str]:
+        """A heading and the last lines of the process that a sentence or a traceback names; none if there are none."""
+        for found in reversed(list(PROCESS.finditer(text))):  # the last one raised the error, the others waited for it
+            pid, address = found[1] or found[2], found[3]
+            for key in ((pid, address), (pid, None)):
+                if key in self.last_lines:
+                    return [f"the last lines of process {pid}:", *(f"  {line}" for line in self.last_lines[key])]
+        return []
+
     def finish(self) -> None:
         """The end of a job that did all its steps."""
         self.close()
@@ -338,12 +349,8 @@ class Console:
         """
         self.close()
         error = error or self.driver_error()
-        # The last one raised the error; those before only waited for it.
-        named = [pid for pid in PROCESS.findall(traceback or error) if pid in self.last_lines]
-        if named:
-            print(f"the last lines of process {named[-1]}:", file=sys.stderr)
-            for line in self.last_lines[named[-1]]:
-                print(f"  {line[:LINE_WIDTH]}", file=sys.stderr)
+        for line in self._lines_of_failed(traceback or error):
+            print(line[:LINE_WIDTH], file=sys.stderr)
         print(f"complete output: {self.path}\n{error}", file=sys.stderr, flush=True)
 
 

@@ -179,7 +179,9 @@ def test_a_job_on_two_nodes_that_loses_one_goes_on_when_it_is_back(addends, tmp_
     assert kept in {f"global_step{step}" for step in range(2, 10)}
     # The node is back.
     join(head, worker, worker.files.parent / "without")
-    job = run_job([*flags, "--ckpt.load_enable"], tmp_path, command=submit(head), env=SUBMITTER)
+    flags += ["--ckpt.load_enable", "--console", "compact"]
+    job = run_job(flags, tmp_path, command=submit(head), env=SUBMITTER)
     assert job.status == 0, job.output[-4000:]
+    assert re.search("^step 10/10  reward ", job.output, re.MULTILINE), job.output
     assert f"Resuming from checkpoint {kept}" in job.output
     assert newest_complete([tmp_path / "checkpoints/_actor"])[0] == "global_step10"
