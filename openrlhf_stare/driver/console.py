@@ -32,11 +32,11 @@ from openrlhf_stare.options import UsageError
 # The figures of a step that are shown, by the name under which they are logged. What is not logged is left out.
 FIGURES = {
     "reward": "rollout/reward_mean",
-    "entropy": "stare/batch_entropy",
-    "target": "stare/target_entropy",
+    "entropy": "stare/batch_entropy",  # followed by its target
     "gate": "stare/gate_on",
     "W": "stare/reweight_w",
 }
+TARGET = "stare/target_entropy"
 PHASES = ("checks", "Ray", "engines", "models", "first step")
 LINES_PER_RUN = 20  # where lines cannot be rewritten
 LAST_LINES = 20  # of the process that failed
@@ -45,6 +45,8 @@ ERRORS_SHOWN = 5  # lines of the level ERROR; what follows is in the file
 READ_SECONDS = 0.2
 # Ray forwards a worker's lines this much later at most.
 CATCH_UP_SECONDS = 1.0
+
+SEPARATOR = "  "  # of the figures
 
 ERROR = "train_ray: error:"
 ESCAPE = re.compile(r"\x1b\[[\d;]*[A-Za-z]")  # a colour, or a move of the cursor
@@ -109,20 +111,23 @@ class Progress:
 
 
 def describe(progress: Progress, figures: dict[str, float]) -> str:
-    """The line for a step."""
+    """The line for a step; what a narrow terminal can best do without comes last."""
     total = f"/{max(progress.total, progress.step)}" if progress.total else ""
+    seconds = progress.seconds_per_step
     parts = [f"step {progress.step:>{max(1, len(total) - 1)}}{total}"]
+    if seconds is not None and progress.total:
+        left = timedelta(seconds=round(max(0, progress.total - progress.step) * seconds))
+        parts.append(f"{str(left).removeprefix('0:')} left")
     for label, name in FIGURES.items():
         if name in figures:
             value = figures[name]
-            parts.append(f"{label} " + (("open" if value else "shut") if label == "gate" else f"{value:.3f}"))
-    seconds = progress.seconds_per_step
+            shown = ("open" if value else "shut") if label == "gate" else f"{value:.3f}"
+            if label == "entropy" and TARGET in figures:
+                shown += f"/{figures[TARGET]:.3f}"
+            parts.append(f"{label} {shown}")
     if seconds is not None:
-        parts.append(f"{seconds:.2f} s a step")
-        if progress.total:
-            left = max(0, progress.total - progress.step) * seconds
-            parts.append(f"{timedelta(seconds=round(left))} left")
-    return "  ".join(parts)
+        parts.append(f"{seconds:.2f} s/step")
+    return SEPARATOR.join(parts)
 
 
 # ── what is shown ──
@@ -135,6 +140,7 @@ class Screen:
         import rich.console
         import rich.live
 
+        self.stream = stream
         self.start = self.phase_start = time.monotonic()
         self.phase = 0  # index of the one that is going on
         self.status = ""  # the line for the last step
@@ -153,10 +159,15 @@ class Screen:
         text = self.status
         if not text and self.phase < len(PHASES):
             text = f"{PHASES[self.phase]:<12}{time.monotonic() - self.phase_start:4.0f} s …"
+        while len(text) > self.console.width and SEPARATOR in text:
+            text = text.rpartition(SEPARATOR)[0]
         return rich.text.Text(text, no_wrap=True, overflow="ellipsis")
 
     def show(self, text: str) -> None:
-        self.console.out(text)
+        if self.live:
+            self.console.out(text)
+        else:
+            print(text, file=self.stream, flush=True)
 
     def end_phase(self, name: str) -> None:
         """Show how long a phase took. Without effect if it has ended."""

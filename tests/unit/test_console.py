@@ -38,13 +38,13 @@ with console.opened(sys.argv[2:]):
 
 
 class Run:
-    """The body under `console.opened`, as a process with its standard output and error in pipes or on a terminal."""
+    """The body under `console.opened`, as a process whose output goes to pipes, or to a terminal of some columns."""
 
-    def __init__(self, body: str, folder: Path, *, terminal: bool = False, flags=("--console", "compact"), before=""):
+    def __init__(self, body: str, folder: Path, *, columns: int = 0, flags=("--console", "compact"), before=""):
         body = "".join(f"    {line}\n" for line in body.strip().splitlines())
         command = [sys.executable, "-c", before + COMMAND + body, str(folder), *flags]
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
-        if terminal:
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
+        if columns:
             ours, theirs = pty.openpty()
             process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment)
             os.close(theirs)
@@ -107,9 +107,7 @@ def test_seconds_and_time_left_are_those_of_the_last_twenty_steps():
         progress.advance(step, now=1000.0 + 0.5 * step)
     figures = {"rollout/reward_mean": 0.25, "stare/batch_entropy": 0.5, "stare/target_entropy": 0.4}
     shown = describe(progress, figures | {"stare/gate_on": 0.0, "stare/reweight_w": 12.5})
-    assert shown == (
-        "step  40/100  reward 0.250  entropy 0.500  target 0.400  gate shut  W 12.500  0.50 s a step  0:00:30 left"
-    )
+    assert shown == ("step  40/100  00:30 left  reward 0.250  entropy 0.500/0.400  gate shut  W 12.500  0.50 s/step")
 
 
 @pytest.mark.parametrize("total, count", [(3, 3), (20, 20), (47, 20), (1000, 20), (None, 100)])
@@ -133,10 +131,10 @@ def test_a_job_in_a_pipe(tmp_path):
     assert path == f"complete output: {tmp_path / 'output.log'}"
     engines, models, first_step, one, left_out, two, three, done = rest
     assert [line.split()[0] for line in (engines, models, first_step)] == ["engines", "models", "first"]
-    assert one == "step 1/3  reward 0.367  entropy 0.933  target 0.400  gate shut  W 1.000"
+    assert one == "step 1/3  reward 0.367  entropy 0.933/0.400  gate shut  W 1.000"
     # The same sentence with other numbers came twice more.
     assert left_out.startswith("openrlhf-stare: 8 of 128 responses are left out of training")
-    assert two.startswith("step 2/3") and three.startswith("step 3/3  reward 0.398") and "0:00:00 left" in three
+    assert two.startswith("step 2/3") and three.startswith("step 3/3  00:00 left  reward 0.398")
     assert re.fullmatch(r"done in 0:00:\d\d; complete output: .*output.log", done)
     header, early, rest = job.file.split("\n", 2)
     assert header.startswith("── started") and early == "imported" and rest == RECORDED.read_bytes().decode()
@@ -149,13 +147,14 @@ def test_the_flag_can_be_written_as_argparse_takes_it(tmp_path, flags):
     assert "complete output" in Run("console.start_job(args)", tmp_path, flags=flags).out
 
 
-def test_a_job_on_a_terminal_rewrites_its_last_line(tmp_path):
-    job = Run("console.start_job(args)\nreplay()\ntime.sleep(1)", tmp_path, terminal=True)
+@pytest.mark.parametrize("columns, end", [(200, "s/step"), (60, "entropy 0.834/0.400")])
+def test_a_job_on_a_terminal_rewrites_its_last_line(tmp_path, columns, end):
+    job = Run("console.start_job(args)\nreplay()\ntime.sleep(1)", tmp_path, columns=columns)
     assert job.status == 0
     assert "\x1b[2K" in job.out  # a line is erased, to be written again
     shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", job.out).replace("\r\n", "\n").split("\n")
     lines = [line.rpartition("\r")[2].rstrip() for line in shown]
-    assert lines[-2].startswith("done in") and lines[-3].startswith("step 3/3")
+    assert lines[-2].startswith("done in") and lines[-3].startswith("step 3/3") and lines[-3].endswith(end)
     assert not [line for line in lines if line.startswith(("step 1", "step 2"))]
     assert job.out.rfind("\x1b[?25h") > job.out.rfind("\x1b[?25l")  # the cursor is shown
 
