@@ -39,9 +39,11 @@ def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards(addends, tmp_path
 
 
 def test_a_policy_that_diverged_ends_the_job_with_its_last_checkpoint_finite(addends, tmp_path):
-    # Warm-up starts at a learning rate of 0: step 1 changes nothing. That of step 2 is infinite in float32.
+    # Warm-up starts at a learning rate of 0: step 1 changes nothing. That of step 2 is the largest of float32, beyond
+    # which the weights go where the gradient has grown.
     flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12", "--ckpt.save_steps", "1"]
-    flags += "--actor.adam.lr 1e40 --actor.lr_scheduler constant_with_warmup --actor.lr_warmup_ratio 1".split()
+    flags += "--actor.adam.lr 3.4e38 --actor.adam.betas 0 0.95".split()
+    flags += "--actor.lr_scheduler constant_with_warmup --actor.lr_warmup_ratio 1".split()
     job = run_job([*flags, "--console", "compact"], tmp_path)
     assert job.status == 1 and job.left_over == []
     assert len(job.output.splitlines()) <= 60 and re.search(r"^the last lines of process \d+:\n  ", job.output, re.M)
