@@ -31,6 +31,7 @@ class Stare(Method):
     """The strengths are W and, under C2, M. Ratios and the mean in the figures are over all action tokens."""
 
     Options = StareConfig
+    control = {"schedule": "gate"}
 
     @property
     def strengths(self) -> tuple[Strength, ...]:

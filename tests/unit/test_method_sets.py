@@ -172,6 +172,8 @@ def test_published_defaults():
     assert defaults("clip_cov")[0] == [(0, 0.0002, 0.05)]
     assert defaults("high_entropy")[0] == [(1, 0.2, 0.05)]
     assert defaults("sign_weights")[0] == [(0, 0.5, 0.9)] and defaults("sign_weights")[1].schedule == "pi"
+    strengths, control = defaults("stare")
+    assert strengths == [(1, 1.1, 1.5)] and (control.schedule, control.target) == ("gate", 0.3)
     strengths, control = defaults("entropy_bonus")
     assert strengths == [(0, 0, 0.2)]
     assert (control.schedule, control.step, control.target) == ("adaptive", 0.005, 0.2)
@@ -180,4 +182,5 @@ def test_published_defaults():
 def test_the_help_of_a_control_option_names_the_methods_with_a_default_of_their_own():
     assert base.control_default("target") == "0.3; 0.2 for entropy_bonus; 0.1 for sign_weights"
     assert base.control_default("stop_below") == "0.0"
-    assert "adaptive for entropy_bonus" in base.control_default("schedule")
+    assert base.control_default("schedule").startswith("gate; open for ce_gppo, ")
+    assert "stare" not in base.control_default("schedule")
