@@ -1,1 +1,5 @@
-"""The mathematics: functions of tensors and process groups. Nothing here imports more than torch."""
+"""The mathematics that methods share: functions of tensors and process groups, and the controller.
+
+Nothing here imports more than torch and `options.py`, and nothing knows a method by its name but `config.py` and
+`controller.py`, which are STARE's.
+"""

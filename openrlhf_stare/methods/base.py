@@ -46,9 +46,7 @@ class Tokens:
     """The tokens that a method looks at. Shape: (N,), all action tokens that this rank holds of a rollout, when it is
     opened; (B, A), with padding, in a micro-batch. Nothing of it is written to: it may lie in Ray's store."""
 
-    log_probs: (
-        Tensor  # log pi_old in nats, finite for action tokens; the same bits in the rollout and its micro-batches
-    )
+    log_probs: Tensor  # log pi_old in nats, finite for action tokens; a rollout's bits are its micro-batches'
     advantages: Tensor  # finite; 0 outside the mask
     action_mask: Tensor  # bool; False for prompt, tool output and padding
     # In nats, for a method with `needs_entropy`, else None. When a rollout is opened: the log-prob pass's, (M,) in no

@@ -132,8 +132,8 @@ def pool_thresholds(found: Candidates, config: StareConfig, group: dist.ProcessG
     def k(n: int) -> int:
         return critical_count(n, config.top_p_ratio)
 
-    sets = [found.surprisal[found.positive], found.surprisal[found.negative]]
-    return tuple(kth_largest(sets, [k, k], group=group, selection=config.selection))
+    both, masks = [found.surprisal.flatten()] * 2, [found.positive.flatten(), found.negative.flatten()]
+    return tuple(kth_largest(both, [k, k], masks=masks, group=group, selection=config.selection))
 
 
 @torch.no_grad()
@@ -169,7 +169,9 @@ def surprisal_thresholds(
         raise ValueError(f"surprisal and advantages have the shapes {shapes}: give two tensors of one shape (N,)")
     values = surprisal.float()
     # A rank that raised on its own would leave the others waiting, so what is wrong is summed first.
-    own_invalid = int(torch.count_nonzero(~(values >= 0) | advantages.isnan()))
+    # min is NaN where any value is, and one quick pass; tokens are counted only where something is wrong.
+    is_valid = not values.numel() or (values.min() >= 0 and advantages.min() == advantages.min())
+    own_invalid = 0 if is_valid else int(torch.count_nonzero(~(values >= 0) | advantages.isnan()))
     if n_invalid := int(all_reduce_sums([own_invalid], group)):
         raise ValueError(
             f"{n_invalid} of the group's tokens have a surprisal that is NaN or below 0, or an advantage that is NaN: "

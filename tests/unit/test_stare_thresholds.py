@@ -245,8 +245,9 @@ def test_radix_over_ranks_gives_the_bits_of_kthvalue_of_the_whole(tokens, p, wor
 
 
 @pytest.mark.parametrize("distribution", ["exponential", "one interval", "ties", "zeros"])
-def test_radix_gives_the_bits_of_kthvalue_over_many_values(distribution):
+def test_radix_gives_the_bits_of_kthvalue_over_many_blocks(distribution, monkeypatch):
     torch.manual_seed(0)
+    monkeypatch.setattr(selecting, "_BLOCK", 1000)
     n = 30_017
     s = -torch.rand(n).log()
     if distribution == "one interval":
@@ -277,6 +278,20 @@ def test_the_kth_largest_of_values_of_either_sign_is_that_of_the_sorted_values(s
     for selection in ("radix", "kthvalue"):
         found = kth_largest([torch.tensor(values) for values in sets], counts, selection=selection)
         assert list(map(bits, found)) == [bits(torch.tensor(value)) for value in expected]
+
+
+@settings(max_examples=200, deadline=None)
+@given(values=VALUES, data=st.data())
+def test_what_a_mask_leaves_out_does_not_count_whatever_it_is(values, data):
+    mask = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
+    inside = [value for value, own in zip(values, mask, strict=True) if own]
+    spoilt = torch.tensor([value if own else math.nan for value, own in zip(values, mask, strict=True)])
+    k = data.draw(st.integers(0, len(inside)))
+    expected = sorted(inside)[len(inside) - k] + 0.0 if k else math.inf
+    for selection in ("radix", "kthvalue"):
+        masks = [torch.tensor(mask, dtype=torch.bool)]
+        (found,) = kth_largest([spoilt], [lambda n: k if n == len(inside) else 0], masks=masks, selection=selection)
+        assert bits(found) == bits(torch.tensor(expected))
 
 
 def test_k_may_depend_on_the_size_of_the_set_over_all_ranks():
