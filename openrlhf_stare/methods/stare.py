@@ -205,9 +205,9 @@ def weights_from_thresholds(
     """
     uncertain = (found.surprisal > 0) | (config.top_p_ratio == 1)
     weights = torch.ones_like(found.surprisal)
-    weights[found.positive & uncertain & (found.surprisal >= tau_positive)] = reweight_w
+    weights = weights.masked_fill(found.positive & uncertain & (found.surprisal >= tau_positive), reweight_w)
     if config.variant == "C2":
-        weights[found.negative & uncertain & (found.surprisal >= tau_negative)] = reweight_m
+        weights = weights.masked_fill(found.negative & uncertain & (found.surprisal >= tau_negative), reweight_m)
     return weights
 
 

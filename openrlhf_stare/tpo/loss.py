@@ -23,7 +23,7 @@ class TargetPolicyLoss(torch.nn.Module):
         self._fit_kls: list[torch.Tensor] = []
 
     def open_micro_batch(
-        self, target: torch.Tensor, prompts: float, group_log_probs: torch.Tensor | None = None
+        self, target: torch.Tensor, prompts: torch.Tensor | float, group_log_probs: torch.Tensor | None = None
     ) -> None:
         """Say what the next call is about.
 
@@ -51,12 +51,12 @@ class TargetPolicyLoss(torch.nn.Module):
         """
         mask = action_mask.bool()
         own = sequence_log_probs(log_probs, mask, length_normalize=self.tpo.length_normalize)
-        target, valid = self._target.to(own.device), mask.any(dim=-1)
+        target, valid = self._target.to(own.device, non_blocking=True), mask.any(dim=-1)
         if self._group_log_probs is None:
             own, q, valid = (values.view(-1, self.samples_per_prompt) for values in (own, target, valid))
             loss = target_policy_loss(own, q, valid=valid) * valid.any(dim=-1).sum()
         else:
-            log_p = self._group_log_probs.to(own.device)
+            log_p = self._group_log_probs.to(own.device, non_blocking=True)
             # The gradient is Σ (p - q) ∇ℓ, the value -Σ q log p.
             surrogate = ((log_p.exp() * valid - target) * own).sum()
             loss = surrogate + (-(target * log_p).sum() - surrogate).detach()

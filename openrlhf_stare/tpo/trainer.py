@@ -16,7 +16,7 @@ from openrlhf.trainer.ppo_utils.experience import make_experience_batch
 from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch.utils.data import DataLoader
 
-from openrlhf_stare.algorithms.distributed import all_reduce_sums
+from openrlhf_stare.algorithms.distributed import all_reduce_sums, collective_device
 from openrlhf_stare.algorithms.groups import all_equal
 from openrlhf_stare.tpo.loss import TargetPolicyLoss
 from openrlhf_stare.tpo.target import TpoConfig, group_log_softmax, sequence_log_probs, target_distribution
@@ -42,7 +42,7 @@ class TargetTrainer(ppo_actor.ActorPPOTrainer):
         with patch.object(ppo_actor, "DataLoader", self._data_loader):
             status = super().ppo_train(kl_ctl)
         fit_kl = all_reduce_sums([self.actor_loss_fn.take_fit_kl()], self.dp_group).item()
-        return status | figures | {"tpo/fit_kl": fit_kl / max(self.prompts_trained, 1)}
+        return status | figures | {"tpo/fit_kl": fit_kl / max(float(self.prompts_trained), 1)}
 
     def training_step(self, experience, kl_ctl: float, step: int, loss_batch_info: dict | None = None) -> dict:
         if not self.step_ahead:
@@ -102,19 +102,32 @@ class TargetTrainer(ppo_actor.ActorPPOTrainer):
             micro_batches = self.replay_buffer.dynamic_indices[step:end]
         else:
             micro_batches = self.sampler.micro_batches[step : step + self.strategy.accumulated_gradient]
-        first_rows = [row for rows in micro_batches for row in rows if row % self.samples_per_prompt == 0]
-        groups = torch.tensor(first_rows) // self.samples_per_prompt
-        own_prompts = self.valid[groups].any(dim=-1).sum()
-        prompts = max(all_reduce_sums([float(own_prompts)], self.dp_group).item(), 1.0)
-        self.prompts_trained += prompts
-
-        if self.two_stages and not self.log_probs_are_current:
-            for rows in micro_batches:
-                self.log_probs.view(-1)[rows] = self._current_log_probs(rows)
+        rows = torch.tensor([row for batch in micro_batches for row in batch])
+        in_groups = rows.sort().values.view(-1, self.samples_per_prompt)
+        valid = self.valid.view(-1)[in_groups]
+        # Nothing here waits for a GPU: what is read is on the CPU, and what the GPU computes stays there.
+        own_prompts = float(valid.any(dim=-1).sum())
+        own_prompts = torch.full((), own_prompts, dtype=torch.float64, device=collective_device(self.dp_group))
+        prompts = all_reduce_sums(own_prompts, self.dp_group).clamp(min=1)
+        self.prompts_trained = self.prompts_trained + prompts
+        shares = [None] * len(micro_batches)
+        if self.two_stages:
+            if self.log_probs_are_current:
+                log_probs = self.log_probs.view(-1)[rows]
+            else:
+                log_probs = torch.cat([self._current_log_probs(batch) for batch in micro_batches])
+            places = rows.argsort().to(log_probs.device, non_blocking=True)
+            log_p = group_log_softmax(
+                log_probs[places].view(in_groups.shape), valid.to(log_probs.device, non_blocking=True)
+            )
+            shares = (
+                torch.empty_like(log_probs)
+                .index_copy(0, places, log_p.view(-1))
+                .split([len(batch) for batch in micro_batches])
+            )
         self.log_probs_are_current = False
-        log_p = group_log_softmax(self.log_probs, self.valid).view(-1)
         target = self.target.view(-1)
-        self.step_ahead = [(target[rows], prompts, log_p[rows] if self.two_stages else None) for rows in micro_batches]
+        self.step_ahead = [(target[batch], prompts, share) for batch, share in zip(micro_batches, shares, strict=True)]
 
     @torch.no_grad()
     def _current_log_probs(self, rows: list[int]) -> torch.Tensor:
@@ -134,7 +147,7 @@ class TargetTrainer(ppo_actor.ActorPPOTrainer):
             ring_attn_group=self.strategy.ring_attn_group,
             **mm_inputs,
         )
-        return self._sequence_log_probs(log_probs, experience.action_mask).cpu()
+        return self._sequence_log_probs(log_probs, experience.action_mask)
 
     def _sequence_log_probs(self, log_probs: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
         return sequence_log_probs(log_probs, action_mask, length_normalize=self.tpo.length_normalize)

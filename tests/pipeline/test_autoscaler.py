@@ -45,7 +45,12 @@ CONFIG = {
     **{name: [] for name in ("worker_start_ray_commands", "rsync_exclude")},
     "file_mounts_sync_continuously": False,
 }
-VERSION_2 = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD_ID}
+# The name of its node type is what KubeRay and `ray up` give a head.
+VERSION_2 = {
+    "RAY_enable_autoscaler_v2": "1",
+    "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
+    "RAY_NODE_TYPE_NAME": "ray.head.default",
+}
 
 
 def free_port() -> int:
