@@ -39,9 +39,12 @@ def kill(actor) -> None:
 
 
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-with deaths.watched():
-    environment, engine, alive = Environment.remote(), RolloutRayActor.remote(), Environment.remote()
-    kill(environment)
-    print(f"after the environment: {deaths.first_death()}", flush=True)
-    os.kill(ray.get(engine.pid.remote()), signal.SIGKILL)
-    ray.get(alive.wait.remote())
+try:
+    with deaths.watched():
+        environment, engine, alive = Environment.remote(), RolloutRayActor.remote(), Environment.remote()
+        kill(environment)
+        print(f"after the environment: {deaths.first_death()}", flush=True)
+        os.kill(ray.get(engine.pid.remote()), signal.SIGKILL)
+        ray.get(alive.wait.remote())
+finally:
+    ray.shutdown()  # as the command does: what Ray still has to say comes before the sentence
