@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import io
-import math
 import os
 import re
 import sys
@@ -21,24 +20,15 @@ import traceback
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
+from openrlhf_stare.driver.progress import SEPARATOR, Progress, describe, step_figures
 from openrlhf_stare.notices import ENGINES_READY, MARK
 from openrlhf_stare.options import UsageError
 
-# The figures of a step that are shown, by the name under which they are logged. What is not logged is left out.
-FIGURES = {
-    "reward": "rollout/reward_mean",
-    "entropy": "stare/batch_entropy",  # followed by its target
-    "gate": "stare/gate_on",
-    "W": "stare/reweight_w",
-}
-TARGET = "stare/target_entropy"
 PHASES = ("checks", "Ray", "engines", "models", "first step")
-LINES_PER_RUN = 20  # where lines cannot be rewritten
 LAST_LINES = 20  # of the process that failed
 LINE_WIDTH = 300  # of those; OpenRLHF prints lines of some thousand characters
 ERRORS_SHOWN = 5  # lines of the level ERROR; what follows is in the file
@@ -46,88 +36,12 @@ READ_SECONDS = 0.2
 # Ray forwards a worker's lines this much later at most.
 CATCH_UP_SECONDS = 1.0
 
-SEPARATOR = "  "  # of the figures
-
 ERROR = "train_ray: error:"
 ESCAPE = re.compile(r"\x1b\[[\d;]*[A-Za-z]")  # a colour, or a move of the cursor
 # Ray's prefix of a worker's line, with an address unless it is on the driver's node.
 FORWARDED = re.compile(r"^\((?:[^()]* )?pid=(\d+)(?:, ip=([^)]*))?\) ?")
 PROCESS = re.compile(r"\b(?:pid=(\d+), ip=|process (\d+) on )([\w.:]*\w)")
-STEP = re.compile(r"Global step (\d+): \{(.*)\}")
-FIGURE = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?(?:[\d.]+(?:e[-+]?\d+)?|inf|nan))")
-PROMPTS = re.compile(r"Episode \[(\d+)/(\d+)\]:[^|]*\|[^|]*\| *(\d+)/(\d+) ")
 LOGGED_ERROR = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:ERROR|CRITICAL) ")
-
-
-# ── what a line says ──
-
-
-def step_figures(line: str) -> tuple[int, dict[str, float]] | None:
-    """The step and its logged figures, from the line that OpenRLHF's trainer writes for each; None: another line."""
-    found = STEP.search(line)
-    return found and (int(found[1]), {name: float(value) for name, value in FIGURE.findall(found[2])})
-
-
-@dataclass
-class Progress:
-    """How far training has come, in steps of the trainer."""
-
-    prompts_per_step: int
-    varying: bool  # dynamic filtering: a step takes as many prompts as it needs
-    step: int = 0
-    total: int | None = None  # None: not known yet
-
-    def __post_init__(self) -> None:
-        self.times: deque[tuple[int, float]] = deque(maxlen=21)  # the last 20 steps' ends and the one before
-
-    def count_prompts(self, line: str) -> bool:
-        """Take the total from OpenRLHF's progress bar over an episode's prompts; False if the line is none."""
-        bars = PROMPTS.findall(line)
-        if not bars:
-            return False
-        episode, episodes, taken, prompts = map(int, bars[-1])
-        if not self.varying:
-            self.total = episodes * math.ceil(prompts / self.prompts_per_step)
-        elif self.step and (share := (episode - 1 + taken / prompts) / episodes):
-            self.total = max(self.step, round(self.step / share))
-        return True
-
-    def advance(self, step: int, now: float) -> None:
-        self.step = step
-        self.times.append((step, now))
-
-    @property
-    def seconds_per_step(self) -> float | None:
-        (first, start), (last, end) = self.times[0], self.times[-1]
-        return (end - start) / (last - first) if last > first else None
-
-    def starts_a_twentieth(self) -> bool:
-        """Whether this step is the first of a twentieth of the run, or the last of all; every tenth if unknown."""
-        if not self.total:
-            return self.step % 10 == 0
-        if self.step >= self.total:
-            return True
-        return self.step * LINES_PER_RUN // self.total > (self.step - 1) * LINES_PER_RUN // self.total
-
-
-def describe(progress: Progress, figures: dict[str, float]) -> str:
-    """The line for a step; what a narrow terminal can best do without comes last."""
-    total = f"/{max(progress.total, progress.step)}" if progress.total else ""
-    seconds = progress.seconds_per_step
-    parts = [f"step {progress.step:>{max(1, len(total) - 1)}}{total}"]
-    if seconds is not None and progress.total:
-        left = timedelta(seconds=round(max(0, progress.total - progress.step) * seconds))
-        parts.append(f"{str(left).removeprefix('0:')} left")
-    for label, name in FIGURES.items():
-        if name in figures:
-            value = figures[name]
-            shown = ("open" if value else "shut") if label == "gate" else f"{value:.3f}"
-            if label == "entropy" and TARGET in figures:
-                shown += f"/{figures[TARGET]:.3f}"
-            parts.append(f"{label} {shown}")
-    if seconds is not None:
-        parts.append(f"{seconds:.2f} s/step")
-    return SEPARATOR.join(parts)
 
 
 # ── what is shown ──

@@ -39,10 +39,10 @@ def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards(addends, tmp_path
 
 
 def test_a_policy_that_diverged_ends_the_job_with_its_last_checkpoint_finite(addends, tmp_path):
-    # Warm-up starts at a learning rate of 0: step 1 changes nothing. That of step 2 is the largest of float32, beyond
-    # which the weights go where the gradient has grown.
+    # Warm-up starts at a learning rate of 0: step 1 changes nothing. Step 2 has a third of the rate given, just within
+    # float32, and weights whose gradient has grown go beyond it.
     flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12", "--ckpt.save_steps", "1"]
-    flags += "--actor.adam.lr 3.4e38 --actor.adam.betas 0 0.95".split()
+    flags += "--actor.adam.lr 1e39 --actor.adam.betas 0 0.95".split()
     flags += "--actor.lr_scheduler constant_with_warmup --actor.lr_warmup_ratio 1".split()
     job = run_job([*flags, "--console", "compact"], tmp_path)
     assert job.status == 1 and job.left_over == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_stare.driver.console import Progress, describe, step_figures
+from openrlhf_stare.driver.progress import Progress, describe, step_figures
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).with_name("console_output.log")
