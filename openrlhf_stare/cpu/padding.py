@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed.nn.functional
+import torch.distributed as dist
 from einops import rearrange
 
 __all__ = ["all_gather", "index_first_axis", "pad_input", "rearrange", "unpad_input"]
@@ -31,6 +31,22 @@ def pad_input(tensor: torch.Tensor, indices: torch.Tensor, batch: int, seqlen: i
     return padded.index_copy(0, indices, tensor).unflatten(0, (batch, seqlen))
 
 
-def all_gather(tensor: torch.Tensor, group: torch.distributed.ProcessGroup) -> torch.Tensor:
+def all_gather(tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     """(N, ...) -> (ranks · N, ...), one rank after the other. Differentiable."""
-    return torch.cat(torch.distributed.nn.functional.all_gather(tensor.contiguous(), group=group))
+    return _AllGather.apply(tensor, group)
+
+
+class _AllGather(torch.autograd.Function):
+    # torch.distributed.nn has one whose backward pass, over gloo, is right in the group of all ranks only.
+    @staticmethod
+    def forward(ctx, tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        ctx.group = group
+        shares = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(group.size())]
+        dist.all_gather(shares, tensor.contiguous(), group=group)
+        return torch.cat(shares)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient.chunk(ctx.group.size())[ctx.group.rank()], None

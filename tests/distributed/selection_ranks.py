@@ -16,6 +16,7 @@ import torch.multiprocessing as mp
 
 from openrlhf_stare.algorithms.config import StareConfig
 from openrlhf_stare.algorithms.distributed import all_reduce_sums, collective_device, gather_uneven
+from openrlhf_stare.cpu.padding import all_gather
 from openrlhf_stare.methods.stare import surprisal_thresholds, token_weights
 
 
@@ -135,6 +136,19 @@ def check_duplicated_ranks(rank: int, world: int) -> None:
     assert all_reduce_sums([float(len(own[0]))], data_parallel).item() == 20
 
 
+def check_gather_over_a_ring(rank: int, world: int) -> None:
+    """Ranks 0 and 1 are one ring, 2 and 3 the other: values and gradients are those of the whole sequence."""
+    ring = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+    whole = torch.arange(6.0).view(6, 1).requires_grad_()
+    factors = [torch.linspace(1, 2, 6).view(6, 1), torch.linspace(3, 5, 6).view(6, 1)]
+    sum((whole * factor).square().sum() for factor in factors).backward()
+    own = whole.detach().chunk(2)[rank % 2].clone().requires_grad_()
+    gathered = all_gather(own, ring)
+    assert torch.equal(gathered, whole)
+    (gathered * factors[rank % 2]).square().sum().backward()  # this rank's part of the loss
+    torch.testing.assert_close(own.grad, whole.grad.chunk(2)[rank % 2])
+
+
 def run(rank: int, world: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -144,6 +158,7 @@ def run(rank: int, world: int, store: str) -> None:
         check(rank, world)
     if world == 4:
         check_duplicated_ranks(rank, world)
+        check_gather_over_a_ring(rank, world)
     dist.destroy_process_group()
 
 
