@@ -28,17 +28,14 @@ run=$home/$arm-seed$seed inputs=$home/inputs-seed$seed
 
 # A seed decides on the model and its warm-up, on the prompts and on OpenRLHF's and vLLM's own random numbers.
 addends_job "$inputs/model" "$inputs/prompts.jsonl" "$run"
-job+=(--train.seed "$seed" --stare.record_tokens 4)
+job+=(--train.seed "$seed" --stare.record_tokens 4 --entropy.target 0.4)
 # So small a policy needs a far higher ceiling of W than 7B does, and fewer tokens to bear it, or more of the reward is
-# lost. PI's default gains come too late, as such a policy's entropy answers W slowly, and O1 leaves it at its ceiling.
+# lost; O1 leaves PI at its ceiling.
 case $arm in
     grpo) job+=(--policy_loss openrlhf) ;;
-    fixed) job+=(--stare.schedule fixed --stare.reweight_w 1.1) ;; # the paper's values
-    adaptive) job+=(--stare.schedule adaptive --stare.alpha 0.5 --stare.w_max 60 --stare.top_p_ratio 0.05) ;;
-    pi)
-        job+=(--stare.schedule pi --stare.variant C2 --stare.k_p 16 --stare.k_i 0.2 --stare.w_max 60 --stare.m_min 0.3)
-        job+=(--stare.top_p_ratio 0.05)
-        ;;
+    fixed) job+=(--entropy.schedule gate --stare.reweight_w 1.1) ;; # the paper's values
+    adaptive) job+=(--entropy.schedule adaptive --entropy.step 0.5 --stare.w_max 60 --stare.top_p_ratio 0.05) ;;
+    pi) pi_job 0.4 ;;
     *) say "$arm is not one of ${arms[*]}" >&2; exit 2 ;;
 esac
 

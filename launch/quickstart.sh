@@ -31,7 +31,7 @@ cp "$home/prompts.jsonl" "$run/prompts.jsonl"
 
 addends_job "$home/model" "$run/prompts.jsonl" "$run"
 # So small a policy collapses fast: W needs larger steps and a higher ceiling than the defaults, which suit 7B.
-job+=(--stare.schedule adaptive --stare.alpha 0.2 --stare.w_max 20)
+job+=(--entropy.target 0.4 --entropy.schedule adaptive --entropy.step 0.2 --stare.w_max 20)
 
 say "$steps steps"
 "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@"

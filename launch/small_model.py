@@ -182,11 +182,15 @@ def main(task: Task, prompts: Callable[[int, int], list[dict[str, str]]], descri
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--prompts", type=int, default=3200, help="lines in prompts.jsonl")
     parser.add_argument("--warm-up", type=int, default=task.warm_up.steps, help="steps of supervised training")
+    parser.add_argument("--only-prompts", metavar="NAME", help="write the prompts to OUT_DIR/NAME, and make no model")
     parser.add_argument("--force", action="store_true", help="make the model again even if it is there")
     args = parser.parse_args()
 
     disable_progress_bar()
     args.out_dir.mkdir(parents=True, exist_ok=True)
+    if args.only_prompts:
+        write_prompts(args.out_dir / args.only_prompts, prompts(args.prompts, args.seed))
+        return
     model = args.out_dir / "model"
     record = make_checkpoint(task, model, args.seed, args.warm_up, args.force)
     write_prompts(args.out_dir / "prompts.jsonl", prompts(args.prompts, args.seed))

@@ -21,12 +21,12 @@ mkdir -p "$run"
 # The prompts are those of one half, an episode of OpenRLHF's. The checkpoint at the end of the first episode is where
 # the second start goes on, with one episode more.
 addends_job "$home/model" "$home/prompts.jsonl" "$run"
-# So small a policy needs a far higher ceiling of W than 7B does, and with the default gains PI comes too late.
-job+=(--stare.schedule pi --stare.k_p 16 --stare.k_i 0.2 --stare.w_max 30 --ckpt.save_steps $((steps / 2)))
+# So small a policy needs a far higher ceiling of W than 7B does.
+job+=(--entropy.schedule pi --entropy.k_p 4.7 --entropy.k_i 0.059 --stare.w_max 30 --ckpt.save_steps $((steps / 2)))
 say "$((steps / 2)) steps with the target 0.6"
-"$python" -m openrlhf_stare.train_ray "${job[@]}" "$@" --stare.target_entropy 0.6
+"$python" -m openrlhf_stare.train_ray "${job[@]}" "$@" --entropy.target 0.6
 say "$((steps / 2)) steps with the target 0.4"
-"$python" -m openrlhf_stare.train_ray "${job[@]}" "$@" --stare.target_entropy 0.4 --ckpt.load_enable \
+"$python" -m openrlhf_stare.train_ray "${job[@]}" "$@" --entropy.target 0.4 --ckpt.load_enable \
     --train.num_episodes 2
 
 "$python" -m openrlhf_stare.report "$run" -o "$home/report.html" --png "$home/report.png"

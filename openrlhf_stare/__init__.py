@@ -10,12 +10,15 @@ import importlib
 __version__ = "0.1.0"
 
 _HOMES = {
+    "EntropyControl": "algorithms.control",
+    "EntropyController": "algorithms.control",
     "SrGrpoConfig": "estimators.sr_grpo",
-    "StareConfig": "algorithms.config",
-    "StareController": "algorithms.controller",
+    "StareConfig": "methods.stare",
     "StarePolicyLoss": "actor_group.policy_loss",
+    "Strength": "algorithms.control",
     "TargetPolicyLoss": "tpo.loss",
     "TpoConfig": "tpo.target",
+    "policy_loss": "actor_group.policy_loss",
     "soft_advantage": "estimators.sr_grpo",
     "surprisal_thresholds": "methods.stare",
     "target_distribution": "tpo.target",
@@ -28,7 +31,7 @@ __all__ = list(_HOMES)
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "StarePolicyLoss":
+    if name in ("StarePolicyLoss", "policy_loss"):
         # In a notebook on a machine without a GPU, OpenRLHF itself needs the stand-ins of the CPU runtime.
         from openrlhf_stare.runtime import prepare_process
 

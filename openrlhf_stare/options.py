@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 
 class UsageError(ValueError):
@@ -58,6 +59,11 @@ class Options:
         """Refuse the option `name` unless `holds`: "NAME VALUE PROBLEM: REMEDY"."""
         if not holds:
             raise ValueError(f"{name} {getattr(self, name)} {problem}: {remedy}")
+
+
+def given(args: SimpleNamespace, part: str) -> dict[str, object]:
+    """The options of a part that the user gave, from OpenRLHF's nested arguments; the others have their defaults."""
+    return vars(getattr(args, part, SimpleNamespace()))
 
 
 def _is_inside(value: float, interval: str) -> bool:

@@ -34,10 +34,17 @@ addends_job() {
         # The token-level correction logs vllm_kl, which stays near 0 while vLLM has the actor's weights.
         --advantage_estimator group_norm --algo.advantage.is_correction_level token
 
-        --stare.entropy exact --stare.target_entropy 0.4
-
         --logger.tensorboard_dir "$3/tensorboard" --logger.wandb.run_name "${3##*/}"
         --ckpt.path "$3/checkpoints" --ckpt.output_dir "$3/model" --console compact
+    )
+}
+
+# pi_job TARGET: adds STARE under PI to `job`. So small a policy needs a far higher ceiling of W than 7B does, and fewer
+# tokens to bear it, or more of the reward is lost. Control of entropy by PI is EntroPIC's (arXiv 2511.15248).
+pi_job() {
+    job+=(
+        --policy_loss stare --entropy.schedule pi --entropy.target "$1" --entropy.k_p 3.9 --entropy.k_i 0.05
+        --stare.variant C2 --stare.w_max 60 --stare.m_min 0.3 --stare.top_p_ratio 0.05
     )
 }
 

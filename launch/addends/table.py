@@ -9,13 +9,12 @@ import sys
 from pathlib import Path
 from statistics import fmean, median
 
-from openrlhf_stare.report.reading import LOGS, read_run
+from openrlhf_stare.report.reading import LOGS, STRENGTHS, read_run
 
 ROWS = {
     "reward": "rollout/reward_mean",
-    "entropy (nats)": "stare/batch_entropy",
-    "gate": "stare/gate_on",
-    "W": "stare/reweight_w",
+    "entropy (nats)": "entropy/mean",
+    "gate": "entropy/gate_on",
 }
 LEAST_RISE = 0.3  # of the mean reward, from the first tenth of the run to the last
 LARGEST_KL = 0.01  # |vllm_kl| of an engine that has the actor's weights is far below this
@@ -48,12 +47,13 @@ def format_table(curves: Curves) -> str:
         return f"{name:<24}" + "".join(f"{cell:>9}" for cell in cells)
 
     lines = [line("", "start", "middle", "end")]
-    for name, key in ROWS.items():
+    strengths = {key: key for key in STRENGTHS if curves.get(key)} or {"strength": "strength"}
+    for name, key in (ROWS | strengths).items():
         cells = [f"{mean:.3f}" for mean in start_middle_end(curves[key])] if curves.get(key) else ["-"] * 3
         lines.append(line(name, *cells))
 
-    gate, kl, seconds = (curves.get(key) for key in ("stare/gate_on", "vllm_kl", "timing/step_total"))
-    target = curves.get("stare/target_entropy")
+    gate, kl, seconds = (curves.get(key) for key in ("entropy/gate_on", "vllm_kl", "timing/step_total"))
+    target = curves.get("entropy/target")
     lines += [
         line("target entropy", f"{target[-1]:.3f}" if target else "-"),
         line("steps with an open gate", f"{sum(map(bool, gate))}/{len(gate)}" if gate else "-"),
@@ -73,7 +73,7 @@ def shortcomings(curves: Curves) -> list[str]:
         start, _, end = start_middle_end(rewards)
         if not end - start >= LEAST_RISE:  # written so that NaN is a shortcoming
             found.append(f"The mean reward went from {start:.3f} to {end:.3f}, which is not a rise by {LEAST_RISE}.")
-    gate = curves.get("stare/gate_on")
+    gate = curves.get("entropy/gate_on")
     if gate and not any(gate):
         found.append("The gate never opened: the entropy stayed above its target.")
     kl = curves.get("vllm_kl")

@@ -2,6 +2,7 @@
 # is its own and sources this file, which prints the command and runs it.
 #
 # Every value below can be set in the environment. Arguments of a recipe are flags of train_ray; they come last and win.
+#   METHOD=kl_cov launch/recipes/short_cot_7b.sh             the same with another method and its published values
 #   BASELINE=1 launch/recipes/short_cot_7b.sh                the same with OpenRLHF's own loss: GRPO, dynamic sampling
 #   launch/recipes/short_cot_7b.sh --preflight --dry-run     only look whether the job could start
 #   SUBMIT=1 launch/recipes/short_cot_7b.sh                  as a job of a running Ray cluster, with this checkout
@@ -19,8 +20,8 @@ if [[ ${SUBMIT:-0} == 1 ]]; then here=.; else here=$root; fi
 : "${DATA:=$root/runs/data/train.jsonl}" "${EVAL_DATA=$root/runs/data/aime24.jsonl,$root/runs/data/aime25.jsonl}"
 : "${REWARD:=$here/openrlhf_stare/rewards/math_reward.py}" "${AGENT:=${agent:+$here/$agent}}" "${CHAT_TEMPLATE:=1}"
 ((CHAT_TEMPLATE)) || template=
-: "${BASELINE:=0}"
-name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || echo stare)
+: "${METHOD:=stare}" "${BASELINE:=0}"
+name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || basename "$METHOD" .py)
 : "${RUN:=$root/runs/$name}"
 
 # Rollout: 64 prompts with 8 responses each, sampled from the policy as it is.
@@ -29,12 +30,14 @@ name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || echo stare)
 
 # STARE.
 : "${REWEIGHT_W:=1.1}" "${REWEIGHT_M:=0.9}" "${TOP_P_RATIO:=0.1}" "${TARGET_ENTROPY:=0.3}"
-: "${VARIANT:=O1}" "${SCHEDULE:=fixed}"
+: "${VARIANT:=O1}" "${SCHEDULE:=gate}"
 
 # The published runs were stopped by hand after some thousand steps. A command that is repeated goes on from the last
 # checkpoint.
 : "${EPISODES:=100}" "${SAVE_STEPS:=10}" "${EVAL_STEPS:=10}" "${EVAL_SAMPLES:=32}" "${LR:=1e-6}"
 : "${IS_CORRECTION:=token}"
+# Optimizer steps on a rollout: in the first these two methods do nothing.
+case $METHOD in kl_cov | ce_gppo) : "${UPDATES:=4}" ;; *) : "${UPDATES:=1}" ;; esac
 
 flags=(
     --actor.model_name_or_path "$MODEL" --actor.num_nodes "$NODES" --actor.num_gpus_per_node "$GPUS_PER_NODE"
@@ -49,24 +52,25 @@ flags=(
     --rollout.max_new_tokens "$RESPONSE_TOKENS" --rollout.temperature 1 --rollout.top_p 1
     --algo.dynamic_filtering_enable --algo.dynamic_filtering_range 0 1
 
-    # GRPO on policy: one optimizer step a rollout, token mean, no KL; the optimizer as in the published code.
+    # GRPO on policy: with STARE one optimizer step a rollout, token mean, no KL; the optimizer as in the published code.
     --advantage_estimator group_norm --algo.kl.init_coef 0 --actor.loss_agg_mode token-mean
     --actor.eps_clip_low_high 0.2 0.28 --actor.dual_clip 10
-    --train.batch_size $((PROMPTS * SAMPLES)) --train.max_epochs 1 --train.num_episodes "$EPISODES"
+    --train.batch_size $((PROMPTS * SAMPLES / UPDATES)) --train.max_epochs 1 --train.num_episodes "$EPISODES"
     --train.dynamic_batch_enable --train.max_tokens_per_gpu "$TOKENS_PER_GPU"
     --rollout.max_tokens_per_gpu $((TOKENS_PER_GPU * 3 / 2))
     --actor.adam.lr "$LR" --actor.adam.betas 0.9 0.999 --actor.adam.weight_decay 0.01 --actor.max_norm 1
     --actor.lr_scheduler constant --actor.lr_warmup_ratio 0
     --algo.advantage.is_correction_level "$IS_CORRECTION"
 
-    --stare.variant "$VARIANT" --stare.top_p_ratio "$TOP_P_RATIO" --stare.target_entropy "$TARGET_ENTROPY"
-    --stare.schedule "$SCHEDULE" --stare.entropy exact
-
     --ckpt.path "$RUN/checkpoints" --ckpt.output_dir "$RUN/model" --ckpt.save_steps "$SAVE_STEPS" --ckpt.load_enable
     --ckpt.save_hf --logger.tensorboard_dir "$RUN/tensorboard" --logger.wandb.run_name "$name"
 )
-# The PI schedule finds its own.
-if [[ $SCHEDULE != pi ]]; then flags+=(--stare.reweight_w "$REWEIGHT_W" --stare.reweight_m "$REWEIGHT_M"); fi
+if [[ $METHOD == stare ]]; then
+    flags+=(--entropy.target "$TARGET_ENTROPY" --entropy.schedule "$SCHEDULE")
+    flags+=(--stare.variant "$VARIANT" --stare.top_p_ratio "$TOP_P_RATIO")
+    # The PI schedule finds its own.
+    if [[ $SCHEDULE != pi ]]; then flags+=(--stare.reweight_w "$REWEIGHT_W" --stare.reweight_m "$REWEIGHT_M"); fi
+fi
 if [[ -n $EVAL_DATA ]]; then
     flags+=(--eval.dataset "$EVAL_DATA" --eval.steps "$EVAL_STEPS" --eval.n_samples_per_prompt "$EVAL_SAMPLES")
     flags+=(--eval.temperature 1 --eval_top_p 0.7)
@@ -79,7 +83,7 @@ elif ((CHAT_TEMPLATE)); then
     flags+=(--data.apply_chat_template)
 fi
 if [[ -n $AGENT ]]; then flags+=(--train.agent_func_path "$AGENT"); fi
-if ((BASELINE)); then flags+=(--policy_loss openrlhf); else flags+=(--policy_loss stare); fi
+if ((BASELINE)); then flags+=(--policy_loss openrlhf); else flags+=(--policy_loss "$METHOD"); fi
 
 if [[ ${SUBMIT:-0} == 1 ]]; then
     command=("$root/launch/cluster/submit.sh")

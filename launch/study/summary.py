@@ -65,7 +65,7 @@ def table(arms: dict[str, list[Result]]) -> str:
                 mean_and_sd([evaluation["distinct_right"] for evaluation in evaluations], 2),
                 mean_and_sd([evaluation["pass@1"] for evaluation in evaluations]),
                 mean_and_sd([evaluation["pass@32"] for evaluation in evaluations]),
-                mean_and_sd([final.weight for final in finals], 1) if arm != "grpo" else "–",
+                mean_and_sd([final.strength for final in finals], 1) if arm != "grpo" else "–",
             )
         )
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import openrlhf.models.actor
 import torch
 
+from openrlhf_stare.actor_group.policy_loss import MethodLoss
 from openrlhf_stare.algorithms.entropy import chunked_entropy
 
 
@@ -17,10 +19,15 @@ class EntropyMeter:
 
     `exact`: the entropy of the next-token distribution, from the logits of the pass. `sampled`: -log pi of the sampled
     tokens. The sums are float64 and are reduced over the data-parallel group by the one who takes them.
+
+    For a method that needs the entropies themselves (`loss`), those of the log-prob pass are kept, and those of each
+    pass in training are handed to the loss.
     """
 
-    def __init__(self, actor: torch.nn.Module, kind: str) -> None:
+    def __init__(self, actor: torch.nn.Module, kind: str, loss: MethodLoss | None = None) -> None:
         self.kind = kind
+        self.loss = loss if loss and loss.method.needs_entropy else None
+        self._kept: list[torch.Tensor] = []
         self.seconds = 0.0
         self._measuring = False
         self._totals: torch.Tensor | None = None  # (3,) on the actor's device: what `take` returns
@@ -30,23 +37,29 @@ class EntropyMeter:
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """The passes inside this context count, and the forward passes of training do not."""
-        module = openrlhf.models.actor
-        compute_entropy = module.compute_entropy
-        # OpenRLHF's own needs a second tensor as large as the logits; training, which may need its gradient, gets it
-        # back.
-        module.compute_entropy = self._timed_entropy
         self._measuring = True
         try:
-            yield
+            with self.without_gradient():
+                yield
         finally:
-            module.compute_entropy = compute_entropy
             self._measuring = False
+
+    @contextmanager
+    def without_gradient(self) -> Iterator[None]:
+        """Entropies without a gradient and without a second tensor as large as the logits, which OpenRLHF's need."""
+        with patch.object(openrlhf.models.actor, "compute_entropy", self._timed_entropy):
+            yield
 
     def take(self) -> list[float]:
         """The sum of the finite entropies, the number of tokens, and of non-finite entropies, since the last call."""
         taken = [0.0, 0.0, 0.0] if self._totals is None else self._totals.tolist()
         self._totals = None
         return taken
+
+    def take_tokens(self) -> torch.Tensor | None:
+        """(M,) the entropies of the tokens since the last call, on the CPU; None where no method needs them."""
+        kept, self._kept = self._kept, []
+        return torch.cat([torch.empty(0), *(entropy[mask].cpu() for entropy, mask in kept)]) if self.loss else None
 
     def take_seconds(self) -> float:
         """The time spent on entropies beyond the log-prob pass since the last call."""
@@ -55,23 +68,29 @@ class EntropyMeter:
 
     def _timed_entropy(self, logits: torch.Tensor) -> torch.Tensor:
         start = time.perf_counter()
-        entropy = chunked_entropy(logits)
+        entropy = chunked_entropy(logits.detach())
         self.seconds += time.perf_counter() - start
         return entropy
 
     def _ask_for_entropy(self, actor, args, kwargs):
-        if self._measuring and self.kind == "exact":
+        wanted = self.kind == "exact" if self._measuring else self.loss and actor.training
+        if wanted:
             return args, {**kwargs, "return_output": True, "return_entropy": True}
         return None
 
     def _add(self, actor, args, kwargs, result):
         if not self._measuring:
+            if self.loss and actor.training:
+                self.loss.entropies = result[1].entropy[:, -args[1].shape[1] :].detach()
             return None
         start = time.perf_counter()
         mask = args[1].bool()
         if self.kind == "exact":
             log_probs, output = result
-            entropy = output.entropy[:, -mask.shape[1] :].double()
+            entropy = output.entropy[:, -mask.shape[1] :]
+            if self.loss:
+                self._kept.append((entropy.float(), mask))
+            entropy = entropy.double()
         else:
             log_probs = result
             entropy = -log_probs.double()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from unittest.mock import patch
 
 import openrlhf.trainer.ray.ppo_actor as ppo_actor
@@ -14,25 +15,26 @@ import torch
 
 from openrlhf_stare.actor_group.entropy_meter import EntropyMeter
 from openrlhf_stare.actor_group.policy_loss import MethodLoss
-from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder
-from openrlhf_stare.algorithms.config import StareConfig
-from openrlhf_stare.algorithms.controller import StareController
+from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, responses_to_record
+from openrlhf_stare.algorithms.control import EntropyController
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.fixes.saving import DIVERGED
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, notice
+from openrlhf_stare.options import given
 from openrlhf_stare.tpo.trainer import TargetTrainer
 
 
 class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured.
 
-    `--policy_loss` is the name of a method, or openrlhf, or tpo, which has a trainer of its own. The state of the
-    controller is a handful of numbers, the same on all ranks.
+    `--policy_loss` is the name of a method or a file with one, or openrlhf, or tpo, which has a trainer of its own.
+    The state of the controller is a handful of numbers, the same on all ranks.
 
     Attributes:
         loss: the loss with the method in it; None without a method.
-        controller: what sets the method's strengths.
+        controller: what sets the method's strengths; without a method it only watches for a collapse.
+        part: the first part of the method's figures.
     """
 
     def init_model_from_pretrained(self, strategy, pretrain, max_steps=None, vllm_engines=None):
@@ -40,26 +42,27 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             # An engine that failed to start would leave rank 0 waiting for it for ever in the weight-sync group.
             ray.get([engine.get_num_unfinished_requests.remote() for engine in vllm_engines])
             notice(ENGINES_READY)
-        args, self.stare = strategy.args, StareConfig(**vars(strategy.args.stare))
-        has_method = args.policy_loss in base.names()
-        trainer, loss = ppo_actor.ActorPPOTrainer, ppo_actor.PolicyLoss
+        args, method = strategy.args, base.chosen(strategy.args.policy_loss)
+        trainer, loss, self.part = ppo_actor.ActorPPOTrainer, ppo_actor.PolicyLoss, base.part_of(args.policy_loss)
         if args.policy_loss == "tpo":
             trainer = TargetTrainer
-        elif has_method:
-            loss = functools.partial(MethodLoss, base.find(args.policy_loss), self.stare)
+        elif method:
+            loss = functools.partial(MethodLoss, method, method.Options(**given(args, self.part)))
         # The names by which OpenRLHF's code makes the two.
         with patch.multiple(ppo_actor, ActorPPOTrainer=trainer, PolicyLoss=loss):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group = strategy.ds_device_mesh["dp"].get_group()
-        self.meter = EntropyMeter(self.actor, self.stare.entropy)
-        self.loss = self.trainer.actor_loss_fn if has_method else None
-        if has_method:
+        self.loss = self.trainer.actor_loss_fn if method else None
+        if self.loss:
             self.loss.group = self.dp_group
-            self.controller = StareController(self.stare)
-            self._restore(self.checkpoint_states.get("stare"))
+        control = base.entropy_control(method, given(args, "entropy"))
+        self.controller = EntropyController(control, self.loss.method.strengths if self.loss else ())
+        self.meter = EntropyMeter(self.actor, control.measure, self.loss)
+        self._restore(self.checkpoint_states)
+        self._told_of_no_advantage = False
         self.record = None
-        if self.stare.record_tokens and strategy.is_rank_0():
-            self.record = TokenRecord(record_folder(args), self.stare.record_tokens, self.tokenizer)
+        if (responses := responses_to_record(args)) and strategy.is_rank_0():
+            self.record = TokenRecord(record_folder(args), responses, self.tokenizer)
 
     # ── the log-prob pass ──
 
@@ -79,31 +82,57 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         if self.record:
             self.record.write(self.step, self.trainer.replay_buffer.items, self.loss and self.loss.method, figures)
         own_seconds = time.perf_counter() - start
-        status = super().fit(kl_ctl)
+        with self._training():
+            status = super().fit(kl_ctl)
         if self.loss:
             own_seconds += self.loss.take_seconds()
         own_seconds += self.meter.take_seconds()
         # Over all ranks, since those with the same responses took times of their own.
         own_seconds = all_reduce_sums([own_seconds], torch.distributed.group.WORLD).item()
-        figures["stare/seconds"] = own_seconds / torch.distributed.get_world_size()
+        figures["entropy/seconds"] = own_seconds / torch.distributed.get_world_size()
         return status | figures
 
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """What the method wants of the training passes: its entropy bonus, and entropies."""
+        actor_args = self.strategy.args.actor
+        bonus = self.loss.method.entropy_coefficient() if self.loss else None
+        with (
+            # At a bonus of 0 the pass is OpenRLHF's, without entropies.
+            patch.object(actor_args, "entropy_coef", bonus) if bonus else nullcontext(),
+            self.meter.without_gradient() if actor_args.entropy_coef is None and not bonus else nullcontext(),
+        ):
+            yield
+
     def _open_rollout(self) -> dict[str, float]:
-        """Entropy, strengths and statistics of the rollout in the buffer, before the first optimizer step."""
+        """Entropy, strengths and statistics of the rollout in the buffer, before the first optimizer step.
+
+        Raises:
+            RuntimeError: the entropy has stayed below `--entropy.stop_below` for too long, on all ranks.
+        """
         tokens = self._buffered_tokens()
-        entropy = self._batch_entropy(tokens)
-        figures = {"stare/batch_entropy": entropy}
+        entropy, authority = self._batch_entropy(tokens)
+        figures = {"entropy/mean": entropy, "entropy/authority": authority}
+        controller, strengths = self.controller, self.controller.update(entropy)
+        if controller.collapse:
+            raise RuntimeError(controller.collapse)
         if not self.loss:
             return figures
-        if not self.controller.update(entropy):
-            self._notice(f"The batch entropy is {entropy}: gate, W and M stay as they are")
+        if not math.isfinite(entropy):
+            self._notice(f"The batch entropy is {entropy}: gate and strengths stay as they are")
+        if authority == 0 and not self._told_of_no_advantage and self.loss.method.entropy_coefficient() is None:
+            self._told_of_no_advantage = True
+            self._notice(
+                "No token of this rollout has an advantage, as where every group has equal rewards, so no method that "
+                "acts through advantages can raise the entropy (entropy/authority)"
+            )
         figures |= {
-            "stare/target_entropy": self.stare.target_entropy,
-            "stare/gate_on": float(self.controller.gate_on),
-            "stare/reweight_w": self.controller.reweight_w,
-            "stare/reweight_m": self.controller.reweight_m,
+            "entropy/target": controller.target,
+            "entropy/gate_on": float(controller.gate_on),
+            "entropy/effort": controller.effort,
         }
-        return figures | self.loss.open_rollout(tokens, self.controller.strengths())
+        figures |= {f"{self.part}/{name}": value for name, value in controller.values.items()}
+        return figures | self.loss.open_rollout(tokens, strengths)
 
     def _buffered_tokens(self) -> base.Tokens:
         """(N,), this rank's action tokens, all responses of the replay buffer."""
@@ -115,23 +144,26 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
 
         log_probs = of_tokens([item.action_log_probs for item in items])
         advantages = of_tokens([item.advantages for item in items])
-        return base.Tokens(log_probs, advantages, torch.ones_like(log_probs, dtype=torch.bool))
+        mask = torch.ones_like(log_probs, dtype=torch.bool)
+        return base.Tokens(log_probs, advantages, mask, self.meter.take_tokens())
 
-    def _batch_entropy(self, tokens: base.Tokens) -> float:
-        """The mean entropy of the log-prob pass's tokens over all ranks, in nats; NaN without any.
+    def _batch_entropy(self, tokens: base.Tokens) -> tuple[float, float]:
+        """The mean entropy in nats of the log-prob pass's tokens over all ranks, NaN without any; and the share of the
+        action tokens that have an advantage.
 
         Raises:
             FloatingPointError: a log-prob of the policy is not finite, on any rank.
         """
         bad_log_probs = int((~torch.isfinite(tokens.log_probs)).sum())
-        sums = all_reduce_sums([*self.meter.take(), bad_log_probs], self.dp_group)
-        total, count, bad_entropies, bad_log_probs = sums.tolist()
+        with_advantage = int(torch.count_nonzero(tokens.advantages))
+        own = [*self.meter.take(), bad_log_probs, with_advantage, tokens.advantages.numel()]
+        total, count, bad_entropies, bad_log_probs, with_advantage, n = all_reduce_sums(own, self.dp_group).tolist()
         if bad_entropies or bad_log_probs:
             raise FloatingPointError(
                 f"The policy gives {bad_log_probs:.0f} non-finite log-probs and {bad_entropies:.0f} non-finite "
                 f"entropies on this rollout, and no optimizer step was taken on it: {DIVERGED}"
             )
-        return total / count if count else math.nan
+        return total / count if count else math.nan, with_advantage / max(n, 1)
 
     def _notice(self, sentence: str) -> None:
         if self.strategy.is_rank_0():
@@ -140,25 +172,38 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
     # ── checkpoints ──
 
     def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None) -> None:
-        if self.loss:
-            state = {"config": dataclasses.asdict(self.stare), "controller": self.controller.state_dict()}
-            client_states = {**(client_states or {}), "stare": state}
+        client_states = {**(client_states or {}), "entropy": self._state()}
         super().save_checkpoint(tag, client_states, metric_value, metric_key)
 
-    def _restore(self, state: dict | None) -> None:
+    def _state(self) -> dict:
+        return {"method": self.part, "flags": self._flags(), "controller": self.controller.state_dict()}
+
+    def _flags(self) -> dict[str, object]:
+        """The options of the controller and of the method, by flag."""
+        parts = {"entropy": self.controller.control} | ({self.part: self.loss.method.options} if self.loss else {})
+        return {f"{part}.{name}": value for part, options in parts.items() for name, value in vars(options).items()}
+
+    def _restore(self, checkpoint: dict) -> None:
         """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow."""
-        if not self.checkpoint_states:
+        if not checkpoint or not self.loss:
             return
+        state, flags = checkpoint.get("entropy"), self._flags()
         if state is None:
-            self._notice("The checkpoint was made without STARE: its controller starts fresh")
+            former = " The former controller of STARE cannot be read." if "stare" in checkpoint else ""
+            self._notice(f"The checkpoint has no state of the entropy's controller, which starts fresh.{former}")
             return
-        saved, flags = state["config"], dataclasses.asdict(self.stare)
-        differing = [name for name, value in flags.items() if saved.get(name, value) != value]  # one may be newer
-        # What W and M start from, or how they move: their saved values would not be those that the flags ask for.
-        fresh = not {"schedule", "reweight_w", "reweight_m"}.isdisjoint(differing)
-        if differing:
-            changes = ", ".join(f"{name} {saved[name]} -> {flags[name]}" for name in differing)
+        saved = state["flags"]
+        differing = [flag for flag, value in flags.items() if saved.get(flag, value) != value]
+        # What the strengths start from, or how they move: the saved values would not be what the flags ask for.
+        starts = {f"{self.part}.{strength.name}" for strength in self.loss.method.strengths}
+        fresh = state["method"] != self.part or not {"entropy.schedule", *starts}.isdisjoint(differing)
+        if state["method"] != self.part:
+            self._notice(f"The checkpoint was made with {state['method']}: the controller starts fresh")
+        elif differing:
+            changes = ", ".join(f"{flag} {saved[flag]} -> {flags[flag]}" for flag in differing)
             start = "starts fresh" if fresh else "goes on from the checkpoint"
-            self._notice(f"STARE follows the flags where the checkpoint differs ({changes}); its controller {start}")
-        if not fresh:
+            self._notice(f"The flags win where the checkpoint differs ({changes}); the controller {start}")
+        if fresh:
+            self.controller.updates = state["controller"]["updates"]  # a target's line goes on over the whole run
+        else:
             self.controller.load_state_dict(state["controller"])

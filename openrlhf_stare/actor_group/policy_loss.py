@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import torch
 from openrlhf.models import PolicyLoss
 from torch import Tensor
 
-from openrlhf_stare.algorithms.config import StareConfig
-from openrlhf_stare.methods.base import Method, Tokens
-from openrlhf_stare.methods.stare import Stare
-from openrlhf_stare.options import Options
+from openrlhf_stare.methods.base import Method, Tokens, chosen
+from openrlhf_stare.methods.stare import Stare, StareConfig
+from openrlhf_stare.options import Options, UsageError
 
 
 class MethodLoss(PolicyLoss):
@@ -61,6 +61,10 @@ class MethodLoss(PolicyLoss):
         """Log-probs, advantages and mask (B, A) -> OpenRLHF's five values; the other arguments are passed through."""
         start = time.perf_counter()
         mask = torch.ones_like(advantages, dtype=torch.bool) if action_mask is None else action_mask.bool()
+        if self.method.needs_entropy and self.entropies is None:
+            raise ValueError(
+                f"{type(self.method).__name__} needs the tokens' entropies: set `entropies` before the call"
+            )
         tokens = Tokens(old_log_probs, advantages, mask, self.entropies)
         with torch.no_grad():
             if not self._is_open:
@@ -81,6 +85,31 @@ class MethodLoss(PolicyLoss):
         """The time that the method took in `forward` since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
+
+
+def policy_loss(name: str, options: dict[str, object] | None = None, **of_openrlhf) -> MethodLoss:
+    """The loss module of a method, for one's own training loop.
+
+    Until its `open_rollout` is called, the batch of the call is the pool, and the strengths are the published ones.
+
+    Args:
+        name: a method's, as `--policy_loss` takes it, or a file of one's own.
+        options: the method's options by name; the others have their defaults.
+        of_openrlhf: the arguments of OpenRLHF's `PolicyLoss`.
+
+    Raises:
+        UsageError: there is no such method.
+        ValueError: an option is unknown or outside its range.
+    """
+    method, options = chosen(name), options or {}
+    if method is None:
+        raise UsageError(f"name {name} is no method: take OpenRLHF's own loss, or openrlhf_stare.TargetPolicyLoss")
+    known = {field.name for field in dataclasses.fields(method.Options)}
+    if unknown := options.keys() - known:
+        raise ValueError(
+            f"{', '.join(sorted(unknown))} is no option of {name}: give one of {', '.join(sorted(known))}"
+        )
+    return MethodLoss(method, method.Options(**options), **of_openrlhf)
 
 
 class StarePolicyLoss(MethodLoss):

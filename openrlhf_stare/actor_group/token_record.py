@@ -10,7 +10,9 @@ Rank 0 writes responses of its own buffer, so nothing is communicated. A line ha
     reward                            of the response
     tau_positive, tau_negative        the thresholds of the rollout, in nats
 
-A number is null where it is not finite, and for the tokens of a tool's output, which take no part.
+A number is null where it is not finite, and for the tokens of a tool's output, which take no part. omega is what the
+method multiplies the advantage by, 1 for all where it does nothing; it is null where only the training pass knows it
+(high_entropy). The thresholds are STARE's, null for other methods.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ import torch
 from torch import Tensor
 
 from openrlhf_stare.methods.base import Method, Tokens
-from openrlhf_stare.methods.stare import surprisal
+from openrlhf_stare.methods.stare import StareConfig, surprisal
 from openrlhf_stare.notices import notice
+from openrlhf_stare.options import given
 
 FILE = "tokens.jsonl"  # the newest part; before it came tokens.1.jsonl, tokens.2.jsonl and so on
 PART_BYTES = 16 * 2**20
@@ -43,6 +46,11 @@ def record_folder(args: SimpleNamespace) -> Path:
     return Path(args.ckpt.path)
 
 
+def responses_to_record(args: SimpleNamespace) -> int:
+    """How many responses of each rollout a run with OpenRLHF's nested arguments records."""
+    return StareConfig(**given(args, "stare")).record_tokens
+
+
 def tell_the_step(module: ModuleType) -> None:
     """Change `openrlhf.trainer.ppo_trainer`: before training the ranks are told the step that is logged for it.
 
@@ -53,7 +61,7 @@ def tell_the_step(module: ModuleType) -> None:
     ppo_train = module.BasePPOTrainer.ppo_train
 
     def ppo_train_of_a_step(self, global_steps: int) -> dict:
-        if self.args.stare.record_tokens:
+        if responses_to_record(self.args):
             ray.get(self.actor_model_group.async_run_method("begin_step", step=global_steps + 1))
         return ppo_train(self, global_steps)
 
@@ -101,8 +109,11 @@ class TokenRecord:
         mask = item.action_mask.bool()
         first = int(mask.nonzero()[0])
         tokens = Tokens(item.action_log_probs[first:], item.advantages[first:], mask[first:])
-        weights = method.weights(tokens) if method else None
-        weights = torch.ones(len(tokens.action_mask)) if weights is None else weights
+        if method and method.needs_entropy:
+            weights = torch.full((len(tokens.action_mask),), math.nan)
+        else:
+            weights = method.weights(tokens) if method else None
+            weights = torch.ones(len(tokens.action_mask)) if weights is None else weights
         return {
             "prompt": self.tokenizer.decode(item.sequences[: first + 1].tolist(), skip_special_tokens=False),
             "tokens": token_texts(item.sequences[first + 1 :].tolist(), self.tokenizer),

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from openrlhf_stare.algorithms.config import SELECTIONS
 from openrlhf_stare.algorithms.distributed import all_reduce_sums, gather_uneven
 
+SELECTIONS = ("auto", "kthvalue", "radix")
 RADIX_FROM = 2**20  # values over the group from which `auto` takes radix
 _DIGITS = (12, 10, 10)  # the 32 bits of a float32, in the parts that are counted in turn
 # Values handled at a time: few enough that what lies between two steps stays in the processor's cache, and enough

@@ -5,9 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from openrlhf_stare import tools
-from openrlhf_stare.driver.flags import CONFIGS, NOT_WITH_PI, POLICY_LOSSES
-from openrlhf_stare.options import UsageError
+from openrlhf_stare.algorithms.control import EntropyController
+from openrlhf_stare.driver.flags import CONFIGS, method_options
+from openrlhf_stare.methods import base
+from openrlhf_stare.options import UsageError, given
 from openrlhf_stare.tpo.checks import refuse_with_tpo
+
+NEED_STEPS = ("kl_cov", "ce_gppo")  # nothing of theirs acts while the policy is the rollout's
 
 
 def check(args: SimpleNamespace) -> list[str]:
@@ -24,31 +28,11 @@ def check(args: SimpleNamespace) -> list[str]:
 
 
 def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
-    if args.policy_loss not in POLICY_LOSSES:
-        raise UsageError(
-            f"--policy_loss {args.policy_loss} is not one of {', '.join(POLICY_LOSSES)}: choose one of them"
-        )
-    for name in NOT_WITH_PI:
-        if args.stare.schedule == "pi" and hasattr(args.stare, name):
-            raise UsageError(
-                f"--stare.{name} {getattr(args.stare, name):g} is not used by --stare.schedule pi: leave it out"
-            )
-    for method, config in CONFIGS.items():
-        try:
-            config(**vars(getattr(args, method)))
-        except ValueError as error:
-            raise UsageError(f"--{method}.{error}") from None
+    _refuse_options(args)
     if args.algo.advantage.estimator == "sr_grpo":
         _refuse_under_sr_grpo(args)
     if args.policy_loss == "tpo":
         refuse_with_tpo(args)
-    # The entropy is measured under every loss, so this holds for all.
-    if args.stare.entropy == "sampled" and args.rollout.top_p < 1:
-        raise UsageError(
-            f"--stare.entropy sampled does not go with --rollout.top_p {args.rollout.top_p:g}, since -log pi of "
-            "tokens drawn from a truncated distribution does not estimate the policy's entropy: "
-            "use --stare.entropy exact or --rollout.top_p 1"
-        )
     if args.eval_top_p is not None and not 0 < args.eval_top_p <= 1:
         raise UsageError(f"--eval_top_p {args.eval_top_p:g} is outside (0, 1]: give a share such as 0.7")
     if args.dry_run and not args.preflight:
@@ -79,6 +63,60 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
         tools.check(args)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def _refuse_options(args: SimpleNamespace) -> None:
+    """The options of ours, each by itself, and those of the controller and the method together."""
+    method, part = base.chosen(args.policy_loss), base.part_of(args.policy_loss)
+    own = args.policy_loss if args.policy_loss.endswith(".py") else None
+    for name, config in (CONFIGS | method_options(own)).items():
+        try:
+            config(**given(args, name))
+        except ValueError as error:
+            raise UsageError(f"--{name}.{error}") from None
+    try:
+        control = base.entropy_control(method, given(args, "entropy"))
+    except ValueError as error:
+        raise UsageError(f"--entropy.{error}") from None
+    # The entropy is measured under every loss, so this holds for all.
+    if control.measure == "sampled" and args.rollout.top_p < 1:
+        raise UsageError(
+            f"--entropy.measure sampled does not go with --rollout.top_p {args.rollout.top_p:g}, since -log pi of "
+            "tokens drawn from a truncated distribution does not estimate the policy's entropy: "
+            "use --entropy.measure exact or --rollout.top_p 1"
+        )
+    if method is None:
+        return
+    options = method.Options(**given(args, part))
+    strengths = method(options).strengths
+    try:
+        EntropyController(control, strengths)
+    except ValueError as error:
+        raise UsageError(f"--{'entropy' if str(error).startswith('schedule') else part}.{error}") from None
+    for name in given(args, part):
+        if control.schedule == "pi" and (
+            name in {s.name for s in strengths} or f"{part}.{name}" == "stare.reweight_m"
+        ):
+            raise UsageError(
+                f"--{part}.{name} {given(args, part)[name]:g} is not used by --entropy.schedule pi, which starts from "
+                "the neutral value: leave it out"
+            )
+    if method.needs_entropy and control.measure == "sampled":
+        raise UsageError(
+            f"--entropy.measure sampled does not go with --policy_loss {args.policy_loss}, which compares the tokens' "
+            "entropies: give exact"
+        )
+    sets_bonus = method.entropy_coefficient is not base.Method.entropy_coefficient
+    if sets_bonus and args.actor.entropy_coef is not None:
+        raise UsageError(
+            f"--actor.entropy_coef {args.actor.entropy_coef:g} does not go with --policy_loss {args.policy_loss}, "
+            f"which sets it: give --{part}.coefficient instead"
+        )
+    if args.policy_loss == "ce_gppo" and args.actor.policy_loss_type == "gspo":
+        raise UsageError(
+            "--actor.policy_loss_type gspo does not go with --policy_loss ce_gppo, since it clips responses and not "
+            "tokens: use ppo"
+        )
 
 
 def _refuse_unequal_colocation(args: SimpleNamespace) -> None:
@@ -118,10 +156,18 @@ def _refuse_under_sr_grpo(args: SimpleNamespace) -> None:
 
 def _warnings(args: SimpleNamespace) -> list[str]:
     warnings = []
-    if args.policy_loss == "stare" and args.actor.policy_loss_type == "gspo":
+    method = base.chosen(args.policy_loss)
+    if method and args.actor.policy_loss_type == "gspo" and args.policy_loss != "entropy_bonus":
         warnings.append(
-            "--actor.policy_loss_type gspo has one ratio per response, so STARE's weights act only through their mean "
-            "over the response: use ppo for a token's weight to act on that token"
+            f"--actor.policy_loss_type gspo has one ratio per response, so what --policy_loss {args.policy_loss} does "
+            "to a token acts only through the mean over its response: use ppo for it to act on that token"
+        )
+    one_step = args.train.batch_size >= args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    if args.policy_loss in NEED_STEPS and one_step and args.train.max_epochs == 1:
+        warnings.append(
+            f"--policy_loss {args.policy_loss} does nothing in the first optimizer step on a rollout, and with "
+            f"--train.batch_size {args.train.batch_size} and --train.max_epochs 1 there is no other: lower the first "
+            "or raise the second"
         )
     if args.train.dynamic_batch_enable and args.ds.zero_stage < 3:
         warnings.append(
@@ -134,9 +180,9 @@ def _warnings(args: SimpleNamespace) -> list[str]:
             "--tool.run_model_code_without_sandbox lets programs that a model wrote do on the nodes what this user "
             "may do: install bubblewrap and leave the flag out, unless the machines can be thrown away"
         )
-    if args.stare.entropy == "sampled" and args.train.async_enable:
+    if given(args, "entropy").get("measure") == "sampled" and args.train.async_enable:
         warnings.append(
-            "--stare.entropy sampled with --train.async_enable is an off-policy estimate, since the log-probs come "
+            "--entropy.measure sampled with --train.async_enable is an off-policy estimate, since the log-probs come "
             "from weights newer than the sampler's: use exact for the entropy of the policy in training"
         )
     return warnings

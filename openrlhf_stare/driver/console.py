@@ -25,6 +25,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_stare.driver.progress import SEPARATOR, Progress, describe, step_figures
+from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, MARK
 from openrlhf_stare.options import UsageError
 
@@ -91,8 +92,8 @@ class Screen:
         self.show(f"{name:<12}{now - self.phase_start:4.0f} s")
         self.phase, self.phase_start = PHASES.index(name) + 1, now
 
-    def show_step(self, progress: Progress, figures: dict[str, float]) -> None:
-        self.status = describe(progress, figures)
+    def show_step(self, progress: Progress, figures: dict[str, float], strength: str | None) -> None:
+        self.status = describe(progress, figures, strength)
         if not self.live and (progress.starts_a_twentieth() or len(progress.times) == 1):
             self.show(self.status)
 
@@ -149,7 +150,7 @@ class Console:
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
 
-    def start_job(self, args: SimpleNamespace) -> None:
+    def start_job(self, args: SimpleNamespace, strength: str | None) -> None:
         """The job's own file takes over; its lines are followed from now on.
 
         Raises:
@@ -170,7 +171,7 @@ class Console:
             os.write(file.fileno(), time.strftime("── started %Y-%m-%d %H:%M:%S ──\n").encode())
             os.write(file.fileno(), self._early_output())
             self._lead_to(file.fileno())
-        self.path = path
+        self.path, self.strength = path, strength
         self.progress = Progress(args.rollout.batch_size, args.algo.dynamic_filtering_enable)
         self.reader = threading.Thread(target=self._follow, args=(start,), daemon=True)
         self.screen.end_phase("checks")
@@ -203,7 +204,7 @@ class Console:
             self.screen.end_phase("models")
             self.screen.end_phase("first step")
             self.progress.advance(step[0], time.monotonic())
-            self.screen.show_step(self.progress, step[1])
+            self.screen.show_step(self.progress, step[1], self.strength)
         elif self.progress.count_prompts(text):
             self.screen.end_phase("models")
         elif MARK in drawn:  # maybe behind a progress bar
@@ -347,13 +348,16 @@ def _fail(console: Console, error: BaseException) -> None:
 
 
 def start_job(args: SimpleNamespace) -> None:
-    """The checks are over and the job starts; `args` are OpenRLHF's nested arguments.
+    """The checks are over and the job starts.
+
+    Args:
+        args: OpenRLHF's nested arguments.
 
     Raises:
         UsageError: the file for the output cannot be written.
     """
     if _console:
-        _console.start_job(args)
+        _console.start_job(args, base.first_strength(args.policy_loss))
 
 
 def end_phase(name: str) -> None:

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 
-from openrlhf_stare.algorithms.config import StareConfig
+from openrlhf_stare.algorithms.control import EntropyControl
 from openrlhf_stare.driver import command, console
 from openrlhf_stare.estimators.sr_grpo import SrGrpoConfig
+from openrlhf_stare.methods import base
+from openrlhf_stare.options import Options, UsageError
 from openrlhf_stare.tools.config import ToolConfig
 from openrlhf_stare.tpo.target import TpoConfig
 
-POLICY_LOSSES = ("stare", "openrlhf", "tpo")
-# First part of a flag -> where its options are.
-CONFIGS = {"stare": StareConfig, "tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig}
-NOT_WITH_PI = ("reweight_w", "reweight_m")  # without effect there, so whoever gives one means something else
+POLICY_LOSS = "stare"  # the default
+# First part of a flag -> where its options are, for what is no method.
+CONFIGS = {"tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig}
+# Flags of versions before this one -> what to give instead.
+FORMER = {
+    "--stare.target_entropy": "--entropy.target",
+    "--stare.schedule": "--entropy.schedule, where fixed is called gate",
+    "--stare.alpha": "--entropy.step",
+    "--stare.k_p": "--entropy.k_p, with the former value divided by log(w_max)",
+    "--stare.k_i": "--entropy.k_i, with the former value divided by log(w_max)",
+    "--stare.entropy": "--entropy.measure",
+    "--stare.scope": "nothing: the pool is always the whole rollout",
+}
 ESTIMATOR = "--algo.advantage.estimator"
 
 
@@ -24,20 +36,40 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     Raises:
         SystemExit: after `--help`, or with status 2 after a line that says what cannot be read.
     """
+    words = sys.argv[1:] if words is None else words
     parser = command.parser()
-    add_flags(parser)
+    add_flags(parser, _own_method(words))
     return parser.parse_args(words)
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add our flags to the parser of OpenRLHF's command, and have a bad flag answered with one line."""
+def _own_method(words: list[str]) -> str | None:
+    """The file with a method of the user's own among the words: its options are flags, too."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--policy_loss", default="")
+    policy_loss = early.parse_known_args(words)[0].policy_loss
+    return policy_loss if policy_loss.endswith(".py") else None
+
+
+def method_options(own: str | None = None) -> dict[str, type[Options]]:
+    """First part of a flag -> the options of a method: of those that there are, and of a file of the user's own."""
+    options = {name: base.find(name).Options for name in base.names()}
+    return options | ({base.part_of(own): base.load(own).Options} if own else {})
+
+
+def add_flags(parser: argparse.ArgumentParser, own: str | None = None) -> None:
+    """Add our flags to the parser of OpenRLHF's command, and have a bad flag answered with one line.
+
+    Args:
+        own: a file with a method of the user's own, whose options become flags.
+    """
     group = parser.add_argument_group("STARE", "What openrlhf-stare adds; every other flag is OpenRLHF's own.")
     group.add_argument(
         "--policy_loss",
-        default=POLICY_LOSSES[0],
-        metavar=_one_of(POLICY_LOSSES),
-        help="stare reweights the entropy-critical tokens of OpenRLHF's loss; openrlhf leaves that loss untouched and "
-        "only measures the entropy; tpo is Target Policy Optimization (default: %(default)s)",
+        default=POLICY_LOSS,
+        metavar=_one_of((*base.names(), *base.WITHOUT_METHOD, "FILE.py")),
+        help="the method that acts on the entropy, such as stare, which reweights the entropy-critical tokens of "
+        "OpenRLHF's loss, or a file with a method of your own; openrlhf leaves that loss untouched and only measures "
+        "the entropy; tpo is Target Policy Optimization (default: %(default)s)",
     )
     # The short form writes to the long form's place and has no default of its own: the last one given wins.
     estimator = parser._option_string_actions[ESTIMATOR]
@@ -77,16 +109,44 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "driver that does not see what the nodes see",
     )
     console.add_flag(group)
-    for part, config in CONFIGS.items():
-        for field in dataclasses.fields(config):
-            _add_option(group, f"--{part}.{field.name}", field)
+    _add_options(group, own)
 
     # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
     parser.error = lambda message: parser.exit(2, f"train_ray: error: {' '.join(message.split())}\n")
 
 
-def _add_option(group: argparse._ArgumentGroup, flag: str, field: dataclasses.Field) -> None:
-    """The flag of a dataclass's field, and the one that turns it off where it is on by default."""
+def _add_options(group: argparse._ArgumentGroup, own: str | None) -> None:
+    """The flags of the dataclasses' fields, and those of former versions, which say what to give instead."""
+    # Those of the controller and of the methods are in the arguments only if given: a method has defaults of its own
+    # for the controller, and a strength that is given goes with some schedules only.
+    for field in dataclasses.fields(EntropyControl):
+        _add_option(group, f"--entropy.{field.name}", field, base.control_default(field.name), argparse.SUPPRESS)
+    for part, config in method_options(own).items():
+        for field in dataclasses.fields(config):
+            _add_option(group, f"--{part}.{field.name}", field, field.default, argparse.SUPPRESS)
+    for part, config in CONFIGS.items():
+        for field in dataclasses.fields(config):
+            _add_option(group, f"--{part}.{field.name}", field, field.default, field.default)
+    for flag in FORMER:
+        group.add_argument(flag, action=_Former, nargs="?", dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+class _Former(argparse.Action):
+    """A flag that there is no more."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        raise UsageError(f"{option_string} {values} is a flag of a former version: give {FORMER[option_string]}")
+
+
+def _add_option(
+    group: argparse._ArgumentGroup, flag: str, field: dataclasses.Field, shown: object, default: object
+) -> None:
+    """The flag of a dataclass's field, and the one that turns it off where it is on by default.
+
+    Args:
+        shown: the default as the help says it.
+        default: what the arguments have where the flag is not given; `argparse.SUPPRESS` for nothing.
+    """
     if isinstance(field.default, bool):
         options = {"action": "store_true"}
     else:
@@ -94,10 +154,8 @@ def _add_option(group: argparse._ArgumentGroup, flag: str, field: dataclasses.Fi
         choices = field.metadata["choices"]
         metavar = _one_of(choices) if choices else field.name.upper()
         options = {"type": type(field.default), "metavar": metavar}
-    # Those of NOT_WITH_PI are left out of the arguments unless given, for the checks to see whether they were.
-    default = argparse.SUPPRESS if field.name in NOT_WITH_PI else field.default
     description = field.metadata["help"].replace("%", "%%")
-    group.add_argument(flag, default=default, help=f"{description} (default: {field.default})", **options)
+    group.add_argument(flag, default=default, help=f"{description} (default: {shown})", **options)
     if field.default is True:
         part, name = flag[2:].split(".")
         off = {"dest": flag[2:], "action": "store_false", "default": argparse.SUPPRESS}

@@ -8,14 +8,8 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
 
-# The figures of a step that are shown, by the name under which they are logged. What is not logged is left out.
-FIGURES = {
-    "reward": "rollout/reward_mean",
-    "entropy": "stare/batch_entropy",  # followed by its target
-    "gate": "stare/gate_on",
-    "W": "stare/reweight_w",
-}
-TARGET = "stare/target_entropy"
+# The figures of a step that are shown, as they are logged. What is not logged is left out.
+REWARD, ENTROPY, TARGET, GATE = "rollout/reward_mean", "entropy/mean", "entropy/target", "entropy/gate_on"
 SEPARATOR = "  "  # of the figures
 LINES_PER_RUN = 20  # where lines cannot be rewritten
 
@@ -72,21 +66,26 @@ class Progress:
         return self.step * LINES_PER_RUN // self.total > (self.step - 1) * LINES_PER_RUN // self.total
 
 
-def describe(progress: Progress, figures: dict[str, float]) -> str:
-    """The line for a step; what a narrow terminal can best do without comes last."""
+def describe(progress: Progress, figures: dict[str, float], strength: str | None = None) -> str:
+    """The line for a step; what a narrow terminal can best do without comes last.
+
+    `strength` is the figure with the method's first strength. It is shown while the gate is open, when it acts.
+    """
     total = f"/{max(progress.total, progress.step)}" if progress.total else ""
     seconds = progress.seconds_per_step
     parts = [f"step {progress.step:>{max(1, len(total) - 1)}}{total}"]
     if seconds is not None and progress.total:
         left = timedelta(seconds=round(max(0, progress.total - progress.step) * seconds))
         parts.append(f"{str(left).removeprefix('0:')} left")
-    for label, name in FIGURES.items():
-        if name in figures:
-            value = figures[name]
-            shown = ("open" if value else "shut") if label == "gate" else f"{value:.3f}"
-            if label == "entropy" and TARGET in figures:
-                shown += f"/{figures[TARGET]:.3f}"
-            parts.append(f"{label} {shown}")
+    if REWARD in figures:
+        parts.append(f"reward {figures[REWARD]:.3f}")
+    if ENTROPY in figures:
+        target = f"/{figures[TARGET]:.3f}" if TARGET in figures else ""
+        parts.append(f"entropy {figures[ENTROPY]:.3f}{target}")
+    if figures.get(GATE) and strength in figures:
+        parts.append(f"{strength.partition('/')[2]} {figures[strength]:.3f}")
+    elif GATE in figures:
+        parts.append(f"gate {'open' if figures[GATE] else 'shut'}")
     if seconds is not None:
         parts.append(f"{seconds:.2f} s/step")
     return SEPARATOR.join(parts)

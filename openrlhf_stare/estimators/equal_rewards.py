@@ -1,7 +1,7 @@
-"""Groups of equal rewards under `--policy_loss stare`: an advantage of exactly 0.
+"""Groups of equal rewards under a method: an advantage of exactly 0.
 
-The estimators that subtract a mean of the group leave its rounding there: it would fill T⁺ and T⁻ with noise, and
-`group_norm` divides it by a std that is as small.
+The estimators that subtract a mean of the group leave its rounding there, which a method would take for advantages
+(STARE's T⁺ and T⁻ would fill with noise), and `group_norm` divides it by a std that is as small.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ GROUP_BASELINES = ("group_norm", "rloo", "reinforce_baseline", "dr_grpo")  # tho
 
 def shape(rewards: Tensor, valid: Tensor, args: SimpleNamespace) -> tuple[Tensor | None, dict[str, float]]:
     """0 (P, K) for the groups of equal rewards, before `reinforce_baseline` whitens over the rollout; their number."""
-    if args.policy_loss != "stare":
+    if args.policy_loss in ("openrlhf", "tpo"):
         return None, {}
     equal = all_equal(rewards, valid) & (valid.sum(dim=-1, keepdim=True) > 1)
-    figures = {"stare/zero_variance_groups": float(equal.sum())}
+    figures = {"entropy/zero_variance_groups": float(equal.sum())}
     if args.algo.advantage.estimator not in GROUP_BASELINES:
         return None, figures
     return torch.full_like(rewards, torch.nan).masked_fill(equal, 0), figures

@@ -4,7 +4,7 @@ OpenRLHF 0.11.2 does not look: one NaN reward makes the advantages of its whole 
 where advantages are whitened, and the next optimizer step makes every parameter NaN.
 
 A response that is left out stays where it is, so that the ranks' shares stay even, with an empty `action_mask`. The
-others get what they would get if it were not there. `stare/nonfinite_tokens` counts the tokens left out.
+others get what they would get if it were not there. `entropy/nonfinite_tokens` counts the tokens left out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def leave_out(module: ModuleType, shapers: Sequence[Shaper] = ()) -> None:
             experience.advantages = experience.advantages.masked_fill(column, 0)
             experience.returns = experience.returns.masked_fill(column, 0)
         for experience, rows in zip(experiences, lost, strict=True):
-            experience.info["stare/nonfinite_tokens"] = torch.full((len(rows),), float(tokens))
+            experience.info["entropy/nonfinite_tokens"] = torch.full((len(rows),), float(tokens))
         left_out, responses = int(torch.cat(lost).sum()), sum(map(len, lost))
         if left_out == responses:
             raise RuntimeError(

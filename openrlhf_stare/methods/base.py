@@ -28,6 +28,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +40,8 @@ from torch import Tensor
 from openrlhf_stare import methods
 from openrlhf_stare.algorithms.control import EntropyControl, Strength
 from openrlhf_stare.options import Options, UsageError
+
+WITHOUT_METHOD = ("openrlhf", "tpo")  # the values of --policy_loss that are no method
 
 
 @dataclass(frozen=True)
@@ -110,13 +113,15 @@ class Method:
         return None
 
 
-def entropy_control(method: type[Method], given: dict[str, object]) -> EntropyControl:
+def entropy_control(method: type[Method] | None, given: dict[str, object]) -> EntropyControl:
     """The controller's options for a method: those `given`, then the method's own, then the defaults.
+
+    Without a method the schedule is `open`, since there is nothing to set.
 
     Raises:
         ValueError: see `EntropyControl`.
     """
-    return EntropyControl(**method.control | given)
+    return EntropyControl(**(method.control | given if method else given | {"schedule": "open"}))
 
 
 # ── the registry: a file of this folder is a method ──
@@ -134,7 +139,8 @@ def find(name: str) -> type[Method]:
         UsageError: there is none.
     """
     if name not in names():
-        raise UsageError(f"--policy_loss {name} is not one of {', '.join(names())}: choose one of them")
+        known = ", ".join([*names(), *WITHOUT_METHOD])
+        raise UsageError(f"--policy_loss {name} is not one of {known}: choose one of them, or give a Python file")
     return _only_method(importlib.import_module(f"{methods.__name__}.{name}"))
 
 
@@ -142,15 +148,52 @@ def load(path: str | Path) -> type[Method]:
     """The method in a file of the user's own.
 
     Raises:
-        UsageError: there is no such file, or it does not define one subclass of `Method`.
+        UsageError: there is no such file, it cannot be imported, or it does not define one subclass of `Method`.
     """
     path = Path(path)
     if not path.is_file():
         raise UsageError(f"--policy_loss {path} is not there: give the path of a Python file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    if not path.stem.isidentifier() or path.stem in (*names(), *WITHOUT_METHOD):
+        raise UsageError(
+            f"--policy_loss {path} cannot give its method the name {path.stem}: give the file a name of letters, "
+            "digits and _ that no method has"
+        )
+    spec = importlib.util.spec_from_file_location(f"openrlhf_stare_own_{path.stem}", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where a dataclass looks for its own
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the file is the user's
+        raise UsageError(
+            f"--policy_loss {path} cannot be imported ({type(error).__name__}: {error}): mend it"
+        ) from None
     return _only_method(module)
+
+
+def chosen(policy_loss: str) -> type[Method] | None:
+    """The method that `--policy_loss` names: one of `names()` or a file of the user's own. None for openrlhf and tpo.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if policy_loss in WITHOUT_METHOD:
+        return None
+    return load(policy_loss) if policy_loss.endswith(".py") else find(policy_loss)
+
+
+def part_of(policy_loss: str) -> str:
+    """The first part of a method's flags and figures: its name, for a file of one's own the file's."""
+    return Path(policy_loss).stem
+
+
+def first_strength(policy_loss: str) -> str | None:
+    """The figure with the first strength of the method that `--policy_loss` names; None without one.
+
+    Raises:
+        UsageError: there is no such method.
+    """
+    method = chosen(policy_loss)
+    strengths = method().strengths if method else ()
+    return f"{part_of(policy_loss)}/{strengths[0].name}" if strengths else None
 
 
 def control_default(option: str) -> str:

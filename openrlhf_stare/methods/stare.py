@@ -14,17 +14,47 @@ ranks nor the micro-batch matters, and the sets stay fixed for the whole `fit`.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from openrlhf_stare.algorithms.config import StareConfig
 from openrlhf_stare.algorithms.control import Strength
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
-from openrlhf_stare.algorithms.selection import kth_largest
+from openrlhf_stare.algorithms.selection import SELECTIONS, kth_largest
 from openrlhf_stare.methods.base import Method, Tokens
+from openrlhf_stare.options import Options, option
+
+VARIANTS = ("O1", "C2")
+
+
+@dataclass(frozen=True)
+class StareConfig(Options):
+    """The options of STARE, checked when made. The schedule `pi` does not use `reweight_w` and `reweight_m`.
+
+    Raises:
+        ValueError: an option is outside its range. The message starts with the option's name and its value and ends
+            with the remedy.
+    """
+
+    variant: str = option("O1", "O1 raises the weight of L+ only; C2 also lowers the weight of L-", VARIANTS)
+    top_p_ratio: float = option(
+        0.1, "P: share of T+ (and of T-) that is entropy-critical, between 0 and 1", within="[0, 1]"
+    )
+    reweight_w: float = option(
+        1.1, "W: weight of L+, at least 1 (the start value under the schedule adaptive)", within="[1, inf)"
+    )
+    reweight_m: float = option(0.9, "M: weight of L- under C2, above 0 and at most 1", within="(0, 1]")
+    w_max: float = option(1.5, "ceiling of W under the schedules adaptive and pi", within="[1, inf)")
+    m_min: float = option(0.5, "floor of M under the schedules adaptive and pi", within="(0, 1]")
+    selection: str = option(
+        "auto", "how thresholds are found: gathering (kthvalue), counting (radix), or by batch size (auto)", SELECTIONS
+    )
+    record_tokens: int = option(
+        0, "responses of each rollout that are written down token by token; 0 for none", within="[0, inf)"
+    )
 
 
 class Stare(Method):

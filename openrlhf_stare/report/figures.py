@@ -15,9 +15,9 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.lines import Line2D
 
 from openrlhf_stare.report import ReportError
-from openrlhf_stare.report.reading import Response, Run, Series
+from openrlhf_stare.report.reading import STRENGTHS, Response, Run, Series
 
-ENTROPY, TARGET, GATE = "stare/batch_entropy", "stare/target_entropy", "stare/gate_on"
+ENTROPY, TARGET, GATE, EFFORT = "entropy/mean", "entropy/target", "entropy/gate_on", "entropy/effort"
 REWARD = ("rollout/reward_mean", "reward")
 LENGTH = ("rollout/response_length_mean", "response_length")
 BAND = 0.25  # of the target, to either side
@@ -27,7 +27,7 @@ WIDTH = 10  # inches
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
 DASHES = ("solid", "dashed", "dotted")  # the names that CSS has too
 SEED = r"\W*_?seed\W*_?\d+$"  # the end of a run's name
-POSITIVE, NEGATIVE, OTHER = "#009e73", "#b0308f", "#9a9a9a"  # tokens of L+, of L-, and all others
+POSITIVE, NEGATIVE, OTHER = "#009e73", "#b0308f", "#9a9a9a"  # picked tokens with A > 0, with A < 0, and all others
 GATE_SHADE = "#f4d58a"
 LEAST_TO_SMOOTH = 60  # steps; below that a curve is shown as it is
 MOST_DOTS = 3000  # tokens in a picture of the four quadrants
@@ -59,7 +59,7 @@ class Picture:
     needs: str  # what is missing where it cannot be drawn
     shows: Callable[[Run], bool]
     draw: Callable[[FigureBase, list[Run], dict], None]
-    height: Callable[[int], float]  # inches, by the number of runs drawn
+    height: Callable[[list[Run]], float]  # inches, by the runs drawn
     least: int = 1  # runs that it makes sense with
 
     def runs(self, runs: list[Run]) -> list[Run]:
@@ -94,7 +94,7 @@ def svg(picture: Picture, runs: list[Run]) -> str:
     """The picture as an `<svg>` element for a page; the ids in it begin with the picture's key."""
     drawn = picture.runs(runs)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": picture.key}):
-        figure = Figure(figsize=(WIDTH, picture.height(len(drawn))))
+        figure = Figure(figsize=(WIDTH, picture.height(drawn)))
         picture.draw(figure, drawn, styles(runs))
         stream = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -113,7 +113,7 @@ def png(runs: list[Run], path: Path) -> None:
         raise ReportError("the runs have nothing that a picture could show: no entropy, no reward, no token record")
     title_height = 0.35
     legend_height = 0.3 + 0.25 * ((len(runs) + 1) // 2)
-    heights = [legend_height, *(picture.height(len(drawn)) + title_height for picture, drawn in shown)]
+    heights = [legend_height, *(picture.height(drawn) + title_height for picture, drawn in shown)]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, sum(heights)), dpi=120)
         top, *below = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
@@ -153,13 +153,20 @@ def _draw_gates(figure: FigureBase, runs: list[Run], style: dict) -> None:
         ax.set_visible(False)
 
 
-def _draw_weights(figure: FigureBase, runs: list[Run], style: dict) -> None:
-    left, right = figure.subplots(1, 2)
-    for run in runs:
-        _curve(left, run, style, run.finite("stare/reweight_w"))
-        _curve(right, run, style, run.finite("stare/reweight_m"))
-    _axes(left, "W (weight of L+)")
-    _axes(right, "M (weight of L- under C2)")
+def _draw_strengths(figure: FigureBase, runs: list[Run], style: dict) -> None:
+    """A panel for each strength that a run has, and for the effort."""
+    tags = _strength_tags(runs)
+    panels = figure.subplots(-(-len(tags) // 2), min(2, len(tags)), squeeze=False)
+    for ax, tag in zip(panels.flat, tags, strict=False):
+        for run in runs:
+            _curve(ax, run, style, run.finite(tag))
+        _axes(ax, tag)
+    for ax in panels.flat[len(tags) :]:
+        ax.set_visible(False)
+
+
+def _strength_tags(runs: list[Run]) -> list[str]:
+    return [tag for tag in (*STRENGTHS, EFFORT) if any(run.finite(tag) for run in runs)]
 
 
 def _draw_reward(figure: FigureBase, runs: list[Run], style: dict) -> None:
@@ -178,14 +185,15 @@ def _draw_quadrants(figure: FigureBase, runs: list[Run], style: dict) -> None:
         for response in newest:
             for place, (s, a) in enumerate(zip(response.surprisal, response.advantage, strict=True)):
                 if s is not None and a is not None:
-                    dots[response.critical(place)].append((s, a))
-        names = {"": ("other tokens", OTHER, 8), "-": ("L-", NEGATIVE, 16), "+": ("L+", POSITIVE, 16)}
+                    dots[response.picked(place)].append((s, a))
+        marked = run.set_names
+        names = {"": ("other tokens", OTHER, 8), "-": (marked["-"], NEGATIVE, 16), "+": (marked["+"], POSITIVE, 16)}
         for kind, points in dots.items():
             if points:
                 name, colour, size = names[kind]
                 x, y = np.array(points).T
                 marks = ax.scatter(x, y, s=size, c=colour, alpha=0.55, linewidths=0, label=f"{name}: {len(points)}")
-                marks.set_gid(f"dots-{name.split()[0]}")
+                marks.set_gid(f"dots-{kind or 'other'}")
         ax.axhline(0, color="#666666", lw=0.8)
         # Room above and below for what the quadrants do to the entropy.
         low, high = ax.get_ylim()
@@ -236,29 +244,30 @@ PICTURES = (
         "entropy",
         "Entropy and target",
         "Mean entropy of the policy per action token. Dashed: the target.",
-        "the entropy (stare/batch_entropy)",
+        "the entropy (entropy/mean)",
         _has(ENTROPY),
         _draw_entropy,
-        lambda count: 3.6,
+        lambda runs: 3.6,
         least=2,
     ),
     Picture(
         "gate",
         "Entropy, target and gate",
-        "Dashed: the target. Grey: within 25 % of it. Yellow: the gate is open, that is, the weights act.",
-        "the entropy (stare/batch_entropy)",
+        "Dashed: the target. Grey: within 25 % of it. Yellow: the gate is open, that is, the method acts.",
+        "the entropy (entropy/mean)",
         _has(ENTROPY),
         _draw_gates,
-        lambda count: 3.6 if count == 1 else 2.3 * -(-count // _gate_columns(count)),
+        lambda runs: 3.6 if len(runs) == 1 else 2.3 * -(-len(runs) // _gate_columns(len(runs))),
     ),
     Picture(
-        "weights",
-        "W and M",
-        "The controller's weights of the entropy-critical tokens.",
-        "W and M (stare/reweight_w)",
-        _has("stare/reweight_w"),
-        _draw_weights,
-        lambda count: 2.8,
+        "strengths",
+        "Strengths",
+        "What the controller has set each method's strengths to. The effort is how far the first of them is on its "
+        "way from neutral (0) to its bound (1).",
+        "a strength (such as stare/reweight_w) or an effort (entropy/effort)",
+        lambda run: bool(_strength_tags([run])),
+        _draw_strengths,
+        lambda runs: 2.8 * -(-len(_strength_tags(runs)) // 2),
     ),
     Picture(
         "reward",
@@ -267,17 +276,18 @@ PICTURES = (
         "the reward (rollout/reward_mean)",
         _has(*REWARD),
         _draw_reward,
-        lambda count: 2.9,
+        lambda runs: 2.9,
     ),
     Picture(
         "quadrants",
         "The four quadrants",
-        "The newest recorded tokens. L+ and L- are the entropy-critical ones among those with a positive and with a "
-        "negative advantage, whether or not the gate was open. Dashed: the newest thresholds.",
+        "The newest recorded tokens. STARE's L+ and L- are the entropy-critical ones among those with a positive and "
+        "with a negative advantage, whether or not the gate was open. Dashed: the newest thresholds. Of another "
+        "method those are coloured whose weight ω is not 1.",
         "a token record (--stare.record_tokens)",
         lambda run: bool(run.responses),
         _draw_quadrants,
-        lambda count: 3.6 * -(-count // 2),
+        lambda runs: 3.6 * -(-len(runs) // 2),
     ),
 )
 

@@ -37,7 +37,8 @@ class FinalFigures:
     reward: float | None
     length: float | None  # tokens per response
     gate: float | None  # share of the steps with an open gate
-    weight: float | None  # W, which PI may change from step to step
+    strength: float | None  # the mean of the method's first one, which the controller may change from step to step
+    strength_name: str | None
 
 
 def final_figures(run: Run, runs: list[Run]) -> FinalFigures:
@@ -61,7 +62,8 @@ def final_figures(run: Run, runs: list[Run]) -> FinalFigures:
         reward=_mean(_second_half(run.finite(*REWARD))),
         length=_mean(_second_half(run.finite(*LENGTH))),
         gate=_mean(_second_half(run.finite(GATE))),
-        weight=_mean(_second_half(run.finite("stare/reweight_w"))),
+        strength=_mean(_second_half(run.finite(run.strength))) if run.strength else None,
+        strength_name=run.strength and run.strength.partition("/")[2],
     )
 
 
@@ -113,12 +115,12 @@ def _record(run: Run) -> dict:
         "steps": [
             {
                 "step": step,
-                "responses": _responses(run.responses[step]),
+                "responses": _responses(run.responses[step], run.set_names),
                 "last": step == steps[-1],
             }
             for step in chosen
         ],
-        "words": {sign: _words(responses, sign) for sign in "+-"},
+        "words": [(sign, name, _words(responses, sign)) for sign, name in run.set_names.items()],
         "unknown": any(
             s is not None and omega is None
             for response in responses
@@ -127,7 +129,7 @@ def _record(run: Run) -> dict:
     }
 
 
-def _responses(responses: list[Response]) -> list[dict]:
+def _responses(responses: list[Response], names: dict[str, str]) -> list[dict]:
     shown, room = [], TOKENS_SHOWN
     for response in responses[:RESPONSES_SHOWN]:
         if room == 0:
@@ -139,24 +141,24 @@ def _responses(responses: list[Response]) -> list[dict]:
             {
                 "prompt": prompt if len(prompt) <= PROMPT_SHOWN else "…" + prompt[-PROMPT_SHOWN:],
                 "reward": response.reward,
-                "tokens": [_token(response, place) for place in range(count)],
+                "tokens": [_token(response, place, names) for place in range(count)],
                 "more": len(response.tokens) - count,
             }
         )
     return shown
 
 
-def _token(response: Response, place: int) -> dict:
+def _token(response: Response, place: int, names: dict[str, str]) -> dict:
     s, advantage, omega = response.surprisal[place], response.advantage[place], response.omega[place]
-    critical = response.critical(place)
+    picked = response.picked(place)
     kind = ""
     if s is None and advantage is None:
         kind, hover = "hole", "not an action of the policy"
     else:
         hover = f"surprisal {_figure(s)} nats, advantage {_figure(advantage, 2, sign=True)}, ω {_figure(omega, 3)}"
-        if critical:
-            hover += f", in L{critical}"
-            kind = ("up" if critical == "+" else "down") + ("" if omega is not None and omega != 1 else " idle")
+        if picked:
+            hover += f", {names[picked]}"
+            kind = ("up" if picked == "+" else "down") + ("" if omega is not None and omega != 1 else " idle")
     text = response.tokens[place]
     return {
         "text": text.replace("\n", "↵\n") or "·",
@@ -167,15 +169,15 @@ def _token(response: Response, place: int) -> dict:
 
 
 def _words(responses: list[Response], sign: str) -> list[tuple[str, int, int]]:
-    """The texts that are most often tokens of L+ (or L-): text, how often they are, how often they come at all."""
-    critical, all_of_them = Counter(), Counter()
+    """The texts that are most often picked with this sign: text, how often they are, how often they come at all."""
+    picked, all_of_them = Counter(), Counter()
     for response in responses:
         for place, text in enumerate(response.tokens):
             all_of_them[text] += response.surprisal[place] is not None
-            critical[text] += response.critical(place) == sign
+            picked[text] += response.picked(place) == sign
     return [
         (text.replace("\n", "↵") or "·", count, all_of_them[text])
-        for text, count in critical.most_common(WORDS_SHOWN)
+        for text, count in picked.most_common(WORDS_SHOWN)
         if count
     ]
 

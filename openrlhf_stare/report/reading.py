@@ -22,6 +22,22 @@ from openrlhf_stare.report import ReportError
 
 LOGS, RECORDS = "events.out.tfevents.*", "tokens*.jsonl"
 PREFIX = "train/"  # OpenRLHF's, before every tag of training
+# As STARE was the only method, so that older runs can be compared.
+FORMER_TAGS = {
+    "stare/batch_entropy": "entropy/mean",
+    "stare/target_entropy": "entropy/target",
+    "stare/gate_on": "entropy/gate_on",
+}
+# The strengths of the methods in openrlhf_stare/methods/, whose files would bring torch along.
+STRENGTHS = (
+    "stare/reweight_w",
+    "stare/reweight_m",
+    "kl_cov/coefficient",
+    "clip_cov/share",
+    "high_entropy/share",
+    "entropy_bonus/coefficient",
+    "sign_weights/alpha",
+)
 LARGEST = 1e30  # what a recorded number can be and still be drawn
 
 
@@ -47,8 +63,12 @@ class Response:
     tau_positive: float | None
     tau_negative: float | None
 
-    def critical(self, place: int) -> str:
-        """The entropy-critical set that a token is in: "+", "-" or "". With the gate off too."""
+    def picked(self, place: int) -> str:
+        """Whether the method picks a token, by the sign of its advantage: "+", "-", or "" if it does not.
+
+        STARE's sets L+ and L- are known from the thresholds, with the gate off too; of another method only that the
+        weight is not 1.
+        """
         s, advantage, omega = self.surprisal[place], self.advantage[place], self.omega[place]
         if s is None or advantage is None or advantage == 0:
             return ""
@@ -78,9 +98,22 @@ class Run:
                 return Series(series.steps[kept], series.values[kept]) if kept.any() else None
         return None
 
+    @property
+    def strength(self) -> str | None:
+        """The tag of the first strength of the run's method; None without a known one."""
+        return next((tag for tag in STRENGTHS if self.finite(tag)), None)
+
+    @property
+    def set_names(self) -> dict[str, str]:
+        """What the sets of `Response.picked` are called: by STARE's names if the record has its thresholds."""
+        recorded = [response for responses in self.responses.values() for response in responses]
+        if any(response.tau_positive is not None or response.tau_negative is not None for response in recorded):
+            return {"+": "L+", "-": "L-"}
+        return {"+": "ω ≠ 1, A > 0", "-": "ω ≠ 1, A < 0"}
+
     def gate_spans(self) -> list[tuple[float, float]]:
         """The spans of steps with an open gate, from half a step before the first to half a step after the last."""
-        gate = self.finite("stare/gate_on")
+        gate = self.finite("entropy/gate_on")
         if gate is None:
             return []
         spans = []
@@ -139,7 +172,8 @@ def _read_logs(files: list[Path], notes: list[str]) -> tuple[dict[str, Series], 
                     continue
                 steps.add(event.step)
                 start = min(start, event.wall_time)
-                values = latest.setdefault(value.tag.removeprefix(PREFIX), {})
+                tag = value.tag.removeprefix(PREFIX)
+                values = latest.setdefault(FORMER_TAGS.get(tag, tag), {})
                 if event.step not in values or event.wall_time >= values[event.step][0]:
                     values[event.step] = (event.wall_time, value.simple_value)
         if steps:

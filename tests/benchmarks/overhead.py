@@ -5,9 +5,10 @@
 
 The steps are those of one actor group (overhead_group.py) on a fixed rollout and a random Qwen2, without vLLM: a
 step of OpenRLHF's own actor and loss, one of STARE's with exact and one with sampled entropy, in all orders in turn.
-The ratios are to the OpenRLHF step of the same turn; the table has their median and quartiles. `stare/seconds` is the
-figure that every run logs. `--only mathematics` needs torch alone: the loss, and the entropy beside the log-probs
-from the same logits. Where OpenRLHF is not installed, its PolicyLoss with the default options is written out here.
+The ratios are to the OpenRLHF step of the same turn; the table has their median and quartiles. `entropy/seconds` is
+the figure that every run logs. `--policy_loss kl_cov` measures the steps of another method in STARE's place.
+`--only mathematics` needs torch alone: the loss, and the entropy beside the log-probs from the same logits. Where
+OpenRLHF is not installed, its PolicyLoss with the default options is written out here.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from types import ModuleType
 
 import torch
 
-from openrlhf_stare.algorithms.config import StareConfig
+from openrlhf_stare import StareConfig
 from openrlhf_stare.algorithms.entropy import chunked_entropy
+from openrlhf_stare.methods.base import Tokens
 from openrlhf_stare.runtime import CPU_VARIABLE
 
 WAYS = ("openrlhf", "exact", "sampled")  # OpenRLHF's own actor and loss, and STARE's by their entropy
@@ -107,7 +109,7 @@ def step_figures(options: argparse.Namespace) -> list[Figure]:
                 figures.append(Figure("  the same in processor time", ratios(processor, way, "openrlhf")))
     for way, at_most in (("exact", 0.03), ("sampled", 0.01)):
         shares = [turn[way][0]["stare"] / step[way] for turn, step in zip(turns, steps, strict=True)]
-        figures.append(Figure(f"stare/seconds / step, {way}", shares, at_most))
+        figures.append(Figure(f"entropy/seconds / step, {way}", shares, at_most))
     figures += [
         Figure("peak memory of the log-prob pass, exact / OpenRLHF", memory_ratios(peaks, "peak"), 1.05),
         Figure("  the same above what the process held before", memory_ratios(peaks, "rise"), 1.05),
@@ -167,15 +169,14 @@ def seconds(call: Callable[[], object], device: torch.device, calls: int = 1) ->
 
 def loss_figures(options: argparse.Namespace, device: torch.device) -> list[Figure]:
     plain_class, stare_class = loss_classes()
-    stare = stare_class(StareConfig(variant="C2", target_entropy=GATE_ON))
+    stare = stare_class(StareConfig(variant="C2"))
     random = torch.Generator().manual_seed(0)
     shape = (options.micro_batch, options.tokens)
     old_log_probs = torch.rand(shape, generator=random).log_().to(device)
     log_probs = (old_log_probs + 0.1 * torch.randn(shape, generator=random).to(device)).requires_grad_()
     advantages = torch.randn(shape[0], 1, generator=random).expand(shape).to(device)
     mask = torch.ones(shape, device=device)
-    stare.controller.update(1.0)
-    stare.open_rollout(old_log_probs.flatten(), advantages.flatten())
+    stare.open_rollout(Tokens(old_log_probs.flatten(), advantages.flatten(), mask.flatten().bool()))
 
     def forward_and_backward(loss: torch.nn.Module) -> None:
         log_probs.grad = None
@@ -243,6 +244,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=30, help="turns, each with one step of every way")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no turn later; fewer turns than asked")
+    parser.add_argument("--policy_loss", default="stare", metavar="METHOD", help="the method whose steps are measured")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--layers", type=int, default=9)
     parser.add_argument("--hidden", type=int, default=512, help="a multiple of 64, the size of a head")

@@ -66,7 +66,7 @@ class MeasuredActor(ReadableActor):
             "step_processor": time.process_time() - processor,
             "log_probs": log_probs,
             "log_probs_processor": log_probs_processor,
-            "stare": status.get("stare/seconds"),
+            "stare": status.get("entropy/seconds"),
             "work": list(self.work),
         }
 
@@ -117,7 +117,9 @@ def measured_group(
         --rollout.batch_size {options.responses // 4} --rollout.n_samples_per_prompt 4
         --train.batch_size {options.responses} --train.micro_batch_size {options.micro_batch}
         --rollout.micro_batch_size {options.micro_batch}
-        --stare.variant C2 --stare.target_entropy {target_entropy}"""
+        --policy_loss {options.policy_loss} --entropy.target {target_entropy}"""
+    if options.policy_loss == "stare":
+        flags += " --stare.variant C2"
     start_ray(gpus=options.ranks)
     try:
         with ActorGroup(model, ranks=options.ranks, flags=flags.split(), actor=MeasuredActor) as group:

@@ -14,10 +14,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from openrlhf_stare.algorithms.config import StareConfig
 from openrlhf_stare.algorithms.distributed import all_reduce_sums, collective_device, gather_uneven
 from openrlhf_stare.cpu.padding import all_gather
-from openrlhf_stare.methods.stare import surprisal_thresholds, token_weights
+from openrlhf_stare.methods.stare import StareConfig, surprisal_thresholds, token_weights
 
 
 def batch(rows: int = 37, columns: int = 40) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -221,12 +221,15 @@ def fixed_experiences(count: int = 16, seed: int = 0, vocabulary: int = 16) -> l
         action_mask = torch.zeros(1, length - 1, dtype=torch.long)
         action_mask[:, 2:] = 1
         log_probs = -3 * torch.rand(1, length - 1, generator=generator)
+        # What the engine said of the tokens, for the importance correction; of a generator of its own.
+        rollout_noise = 0.1 * torch.randn(1, length - 1, generator=torch.Generator().manual_seed(length))
         experiences.append(
             Experience(
                 sequences=torch.randint(4, vocabulary, (1, length), generator=generator),
                 attention_mask=torch.ones(1, length, dtype=torch.long),
                 action_mask=action_mask,
                 action_log_probs=log_probs * action_mask,
+                rollout_log_probs=(log_probs + rollout_noise) * action_mask,
                 advantages=torch.randn(1, 1, generator=generator) * action_mask,
                 returns=torch.zeros(1, length - 1),
                 response_length=action_mask.sum(dim=-1).float(),

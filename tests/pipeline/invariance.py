@@ -41,9 +41,8 @@ FLAGS = f"""--actor.adam.eps 1 --actor.adam.lr 0.03 --train.max_epochs {EPOCHS}
 --rollout.batch_size {RESPONSES // 4} --train.batch_size {RESPONSES}""".split()
 
 
-def stare_config(entropy: float) -> StareConfig:
-    """Weights that are powers of two, so that ω·A / A is exactly ω, and a target just above the rollout's entropy."""
-    return StareConfig(variant="C2", reweight_w=8, reweight_m=0.125, target_entropy=entropy + ENTROPY_MARGIN)
+# Powers of two, so that ω·A / A is exactly ω.
+STARE = StareConfig(variant="C2", reweight_w=8, reweight_m=0.125)
 
 
 @dataclass(frozen=True)
@@ -135,8 +134,9 @@ def run_cell(group: ActorGroup, cell: Cell) -> Outcome:
     began = time.perf_counter()
     responses, entropy = rollout(group.model)
     with tempfile.TemporaryDirectory() as checkpoints:
-        stare = [f"--stare.{name}={value}" for name, value in asdict(stare_config(entropy)).items()]
-        group.start([*FLAGS, *stare, *cell.flags(), "--ckpt.path", checkpoints])
+        stare = [f"--stare.{name}={value}" for name, value in asdict(STARE).items()]
+        target = f"--entropy.target={entropy + ENTROPY_MARGIN}"
+        group.start([*FLAGS, *stare, target, *cell.flags(), "--ckpt.path", checkpoints])
         group.run("save_checkpoint", "start")
         start = weights_of(group)
         statuses, weights = train(group, responses, "stare")
@@ -149,8 +149,8 @@ def run_cell(group: ActorGroup, cell: Cell) -> Outcome:
         return Outcome(
             thresholds=thresholds,
             weights=weights,
-            gates=[status["stare/gate_on"] for status in statuses],
-            batch_entropy=statuses[0]["stare/batch_entropy"],
+            gates=[status["entropy/gate_on"] for status in statuses],
+            batch_entropy=statuses[0]["entropy/mean"],
             start=start,
             stare=stare,
             openrlhf=openrlhf,

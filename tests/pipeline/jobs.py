@@ -16,23 +16,26 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ROOT = Path(__file__).resolve().parents[2]
-# What a job with --policy_loss stare logs, as stare/…
-FIGURES = {
-    "batch_entropy",
-    "target_entropy",
-    "gate_on",
-    "reweight_w",
-    "reweight_m",
-    "tau_positive",
-    "tau_negative",
-    "positive_candidate_ratio",
-    "negative_candidate_ratio",
-    "positive_reweight_ratio",
-    "negative_reweight_ratio",
-    "mean_weight",
-    "nonfinite_tokens",
-    "zero_variance_groups",
-    "seconds",
+# What a job with a method logs, and what STARE adds to it; under C2 its other strength too.
+CONTROL_FIGURES = {
+    "entropy/mean",
+    "entropy/target",
+    "entropy/gate_on",
+    "entropy/effort",
+    "entropy/authority",
+    "entropy/nonfinite_tokens",
+    "entropy/zero_variance_groups",
+    "entropy/seconds",
+}
+FIGURES = CONTROL_FIGURES | {
+    "stare/reweight_w",
+    "stare/tau_positive",
+    "stare/tau_negative",
+    "stare/positive_candidate_ratio",
+    "stare/negative_candidate_ratio",
+    "stare/positive_reweight_ratio",
+    "stare/negative_reweight_ratio",
+    "stare/mean_weight",
 }
 # DeepSpeed's grad norm for two groups whose norms it could not compute: the sign of the race in ZeRO-3's gather.
 PLACEHOLDER_GRAD_NORM = math.sqrt(2)
@@ -55,11 +58,10 @@ class Job:
 
     @property
     def rollouts(self) -> list[dict[str, float]]:
-        """STARE's figures, a set for each rollout."""
-        tags = [tag for tag in self.scalars if tag.startswith("stare/")]
-        names = [tag.removeprefix("stare/") for tag in tags]
+        """The control's figures and STARE's, a set for each rollout."""
+        tags = [tag for tag in self.scalars if tag.startswith(("entropy/", "stare/"))]
         rows = zip(*(self.scalars[tag] for tag in tags), strict=True)
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return [dict(zip(tags, row, strict=True)) for row in rows]
 
 
 def job_flags(model: Path, run: Path, *, prompts: int = 4, samples: int = 8, micro_batch: int = 16) -> list[str]:
@@ -71,7 +73,7 @@ def job_flags(model: Path, run: Path, *, prompts: int = 4, samples: int = 8, mic
         --rollout.micro_batch_size {micro_batch} --train.batch_size {prompts * samples}
         --train.micro_batch_size {micro_batch} --advantage_estimator group_norm --algo.kl.init_coef 0
         --algo.advantage.is_correction_level token --actor.adam.lr 3e-4 --actor.lr_scheduler constant
-        --actor.lr_warmup_ratio 0 --stare.target_entropy 0.9 --logger.tensorboard_dir {run}/tensorboard
+        --actor.lr_warmup_ratio 0 --entropy.target 0.9 --logger.tensorboard_dir {run}/tensorboard
         --logger.wandb.run_name run --ckpt.path {run}/checkpoints --ckpt.output_dir {run}/model""".split()
 
 
@@ -144,24 +146,27 @@ def assert_figures(job: Job, rollouts: int, variant: str = "O1", top_p_ratio: fl
     """Every rollout logged STARE's figures once, and they agree with one another."""
     assert len(job.rollouts) == rollouts
     for figures in job.rollouts:
-        assert figures.keys() == FIGURES
-        assert 0 < figures["batch_entropy"] < math.log(16)  # of 16 tokens
-        assert figures["nonfinite_tokens"] == 0 and figures["seconds"] > 0
-        assert figures["gate_on"] == (figures["batch_entropy"] < figures["target_entropy"])
+        assert figures.keys() == (FIGURES | {"stare/reweight_m"} if variant == "C2" else FIGURES)
+        assert 0 < figures["entropy/mean"] < math.log(16)  # of 16 tokens
+        assert figures["entropy/nonfinite_tokens"] == 0 and figures["entropy/seconds"] > 0
+        assert figures["entropy/gate_on"] == (figures["entropy/mean"] < figures["entropy/target"])
+        assert 0 <= figures["entropy/effort"] <= 1 and (figures["entropy/gate_on"] or figures["entropy/effort"] == 0)
 
-        weights = {"positive": figures["reweight_w"], "negative": figures["reweight_m"] if variant == "C2" else 1.0}
+        weights = {"positive": figures["stare/reweight_w"], "negative": figures.get("stare/reweight_m", 1.0)}
         mean_weight = 1.0
         for sign, weight in weights.items():
-            candidates, critical = figures[f"{sign}_candidate_ratio"], figures[f"{sign}_reweight_ratio"]
-            assert 0 < candidates < 1 and figures[f"tau_{sign}"] > 0
-            if figures["gate_on"] and weight != 1:
+            candidates = figures[f"stare/{sign}_candidate_ratio"]
+            critical = figures[f"stare/{sign}_reweight_ratio"]
+            assert 0 < candidates < 1 and figures[f"stare/tau_{sign}"] > 0
+            if figures["entropy/gate_on"] and weight != 1:
                 # The k of n candidates, and what rounding k up and ties with the k-th add to them.
                 assert top_p_ratio * candidates - 1e-6 <= critical <= top_p_ratio * candidates + 0.03
             else:
                 assert critical == 0
             mean_weight += (weight - 1) * critical
-        assert figures["positive_candidate_ratio"] + figures["negative_candidate_ratio"] <= 1 + 1e-6
-        assert abs(figures["mean_weight"] - mean_weight) < 1e-5
+        authority = figures["stare/positive_candidate_ratio"] + figures["stare/negative_candidate_ratio"]
+        assert abs(figures["entropy/authority"] - authority) < 1e-6 and authority <= 1 + 1e-6
+        assert abs(figures["stare/mean_weight"] - mean_weight) < 1e-5
 
 
 def marked_processes(mark: str) -> dict[int, str]:

@@ -7,7 +7,7 @@ from harness import ActorGroup, fixed_experiences, tokens
 
 from openrlhf_stare import surprisal_thresholds
 
-BATCH = """--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2 --stare.target_entropy 9
+BATCH = """--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2 --entropy.target 9
 --policy_loss stare""".split()
 # Packing is what OpenRLHF's ring attention slices.
 LAYOUTS = {

@@ -9,9 +9,10 @@ import torch
 from harness import ActorGroup, fixed_experiences, start_ray, tokens
 
 from openrlhf_stare import StareConfig, surprisal_thresholds, token_weights
+from openrlhf_stare.methods import base
 
 BATCH = "--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2".split()
-GATE_ON, GATE_OFF = ["--stare.target_entropy", "9"], ["--stare.target_entropy", "1e-6"]
+GATE_ON, GATE_OFF = ["--entropy.target", "9"], ["--entropy.target", "1e-6"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,16 +54,53 @@ def test_without_reweighting_training_is_openrlhfs_bit_for_bit(ranks, openrlhf, 
     stare = train(ranks, flags)
     for name, parameter in openrlhf["parameters"].items():
         assert torch.equal(parameter, stare["parameters"][name]), name
-    shared = openrlhf["status"].keys() - {"stare/seconds"}
+    shared = openrlhf["status"].keys() - {"entropy/seconds"}
     assert {key: openrlhf["status"][key] for key in shared} == {key: stare["status"][key] for key in shared}
     # Our code draws nothing from torch's global generator, so it stands where OpenRLHF's loss leaves it.
     for ours, theirs in zip(stare["generators"], openrlhf["generators"], strict=True):
         assert torch.equal(ours, theirs)
 
 
+# Every surrogate of OpenRLHF at once: a dual clip, and tokens that the importance correction drops.
+CORRECTED = [
+    *("--actor.dual_clip", "3", "--algo.advantage.is_correction_level", "token", "--train.max_epochs", "2"),
+    *("--algo.advantage.is_correction_threshold", "0.9", "1.2"),
+]
+
+
+@pytest.fixture(scope="module")
+def corrected(ranks) -> dict:
+    return train(ranks, [*CORRECTED, "--policy_loss", "openrlhf"])
+
+
+@pytest.mark.parametrize("name", [name for name in base.names() if base.find(name)().strengths])
+def test_at_neutral_strength_every_method_is_openrlhfs_bit_for_bit(ranks, corrected, name):
+    gate_off = ["--entropy.schedule", "gate", "--entropy.target", "1e-6"]
+    status = (neutral := train(ranks, [*CORRECTED, "--policy_loss", name, *gate_off]))["status"]
+    for parameter, values in corrected["parameters"].items():
+        assert torch.equal(values, neutral["parameters"][parameter]), parameter
+    shared = corrected["status"].keys() - {"entropy/seconds"}
+    assert {key: corrected["status"][key] for key in shared} == {key: status[key] for key in shared}
+    assert status["entropy/gate_on"] == status["entropy/effort"] == 0 and status["entropy/authority"] == 1
+
+
+@pytest.mark.parametrize("name", base.names())
+def test_every_method_acts_on_two_ranks(ranks, corrected, name):
+    schedule = "open" if name in ("ce_gppo", "kl_cov") else "pi"
+    acts = ["--policy_loss", name, "--entropy.schedule", schedule, "--entropy.target", "9", "--actor.adam.lr", "1e-2"]
+    trained = train(ranks, [*CORRECTED, *acts])
+    assert trained["status"]["entropy/gate_on"] == 1
+    assert all(math.isfinite(value) for key, value in trained["status"].items() if key.startswith(f"{name}/"))
+    plain = train(ranks, [*CORRECTED, "--policy_loss", "openrlhf", "--actor.adam.lr", "1e-2"])
+    different = [
+        name for name, values in plain["parameters"].items() if not torch.equal(values, trained["parameters"][name])
+    ]
+    assert different, "the method has changed nothing"
+
+
 def test_openrlhfs_loss_logs_the_entropy_and_nothing_else_of_ours(openrlhf):
-    ours = {key for key in openrlhf["status"] if key.startswith("stare/")}
-    assert ours == {"stare/batch_entropy", "stare/seconds"}
+    ours = {key for key in openrlhf["status"] if key.startswith(("stare/", "entropy/"))}
+    assert ours == {"entropy/mean", "entropy/authority", "entropy/seconds"}
 
 
 class TestGateOn:
@@ -82,11 +120,11 @@ class TestGateOn:
         status = statuses[0]
 
         # The entropy: a sum over a count of tokens, as one process finds it with the same weights in bfloat16.
-        assert status["stare/batch_entropy"] == pytest.approx(entropy_of(addends / "model", experiences), abs=0.02)
+        assert status["entropy/mean"] == pytest.approx(entropy_of(addends / "model", experiences), abs=0.02)
 
         # The sets: against the tokens of both ranks together.
         log_probs, advantages = tokens(experiences)
-        config = StareConfig(variant="C2", target_entropy=9)
+        config = StareConfig(variant="C2")
         taus = surprisal_thresholds(-log_probs, advantages, top_p_ratio=config.top_p_ratio)
         assert group.run("thresholds") == [tuple(float(tau) for tau in taus)] * 2
         weights = token_weights(log_probs, advantages, torch.ones_like(log_probs), config=config)
@@ -94,7 +132,7 @@ class TestGateOn:
         assert status["stare/positive_reweight_ratio"] == pytest.approx((weights > 1).double().mean().item())
         assert status["stare/negative_reweight_ratio"] == pytest.approx((weights < 1).double().mean().item())
         assert status["stare/positive_candidate_ratio"] == pytest.approx((advantages > 0).double().mean().item())
-        assert (status["stare/gate_on"], status["stare/reweight_w"], status["stare/reweight_m"]) == (1, 1.1, 0.9)
+        assert (status["entropy/gate_on"], status["stare/reweight_w"], status["stare/reweight_m"]) == (1, 1.1, 0.9)
 
         parameters = group.parameters()
         assert any(not torch.equal(parameters[name], theirs) for name, theirs in openrlhf["parameters"].items())
@@ -163,7 +201,7 @@ def test_lora_trains_with_the_same_thresholds(ranks):
     after = ranks.parameters()
     taus = surprisal_thresholds(*surprisals(experiences), top_p_ratio=0.1)
     assert ranks.run("thresholds") == [tuple(float(tau) for tau in taus)] * 2
-    assert status["stare/gate_on"] == 1 and status["stare/mean_weight"] > 1
+    assert status["entropy/gate_on"] == 1 and status["stare/mean_weight"] > 1
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved and all("lora_" in name for name in moved)
 

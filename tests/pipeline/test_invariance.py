@@ -7,13 +7,13 @@ from harness import start_ray, tokens
 from invariance import (
     RANKS,
     REFERENCE,
+    STARE,
     actor_group,
     cover,
     pairs,
     relative_difference,
     rollout,
     run_cell,
-    stare_config,
     table,
 )
 
@@ -50,17 +50,16 @@ def test_any_two_values_of_two_factors_meet_in_the_cover():
 def test_the_reference_is_what_one_process_finds_without_openrlhf(addends, reference):
     responses, entropy = rollout(addends / "model")
     log_probs, advantages = tokens(responses)
-    config = stare_config(entropy)
-    taus = surprisal_thresholds(-log_probs, advantages, top_p_ratio=config.top_p_ratio)
+    taus = surprisal_thresholds(-log_probs, advantages, top_p_ratio=STARE.top_p_ratio)
     assert reference.thresholds == [tuple(float(tau) for tau in taus)]
-    weights = token_weights(log_probs, advantages, torch.ones_like(log_probs), config=config)
+    weights = token_weights(log_probs, advantages, torch.ones_like(log_probs), config=STARE)
     lengths = [int(response.action_mask.sum()) for response in responses]
     expected = {
         tuple(response.sequences[0].tolist()): of_response.tolist()
         for response, of_response in zip(responses, weights.split(lengths), strict=True)
     }
     assert reference.weights == expected
-    assert set(weights.tolist()) == {1, config.reweight_w, config.reweight_m}
+    assert set(weights.tolist()) == {1, STARE.reweight_w, STARE.reweight_m}
     assert reference.gates == [1]
     assert reference.batch_entropy == pytest.approx(entropy, abs=ENTROPY_NOISE)
     # Which tokens are critical matters: the two losses end far apart, measured by the way from the start.

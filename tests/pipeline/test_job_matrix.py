@@ -1,14 +1,13 @@
 """STARE together with OpenRLHF's other features: a few jobs of a few steps, each of which carries several of them."""
 
 import json
-import math
 
 import pytest
 import torch
 from jobs import FIGURES, OFF_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
 from safetensors.torch import load_file
 
-ALWAYS = ["--stare.target_entropy", "3"]  # no policy over 16 tokens has as much, so the gate is on
+ALWAYS = ["--entropy.target", "3"]  # no policy over 16 tokens has as much, so the gate is on
 TIME_LIMIT = 480  # seconds for a job that takes about 45 on two free cores
 
 
@@ -17,14 +16,14 @@ def test_colocated_with_several_optimizer_steps_two_epochs_clip_higher_dual_clip
     flags = [*job_flags(addends, tmp_path, micro_batch=8), *ALWAYS, "--data.max_samples", "8"]
     flags += ["--train.colocate_all", "--vllm.num_engines", "2", "--train.batch_size", "16", "--train.max_epochs", "2"]
     flags += ["--actor.eps_clip_low_high", "0.2", "0.28", "--actor.dual_clip", "3", "--actor.lr_scheduler", "linear"]
-    flags += ["--stare.variant", "C2", "--stare.schedule", "adaptive", "--stare.alpha", "0.1"]
+    flags += ["--stare.variant", "C2", "--entropy.schedule", "adaptive", "--entropy.step", "0.1"]
     job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
     assert_sound(job, steps=2)
     assert_figures(job, rollouts=2, variant="C2")
     # The rate falls linearly over 2 rollouts × 2 epochs × 2 optimizer steps: all eight were taken.
     assert job.scalars["actor_lr"] == pytest.approx([1.5e-4, 0])
     assert all(kl != 0 for kl in job.scalars["ppo_kl"])  # the policy moves away from the rollout's within a fit
-    assert job.scalars["stare/gate_on"] == [1, 1]
+    assert job.scalars["entropy/gate_on"] == [1, 1]
     assert job.scalars["stare/reweight_w"] == pytest.approx([1.2, 1.3])
     assert job.scalars["stare/reweight_m"] == pytest.approx([0.8, 0.7])
 
@@ -40,7 +39,7 @@ def test_partial_rollout_with_dynamic_batches_packing_and_token_clip(addends, tm
     assert any(line.startswith("step 3/3 ") for line in job.output.splitlines()), job.output
     assert_sound(job, steps=3, vllm_kl=OFF_POLICY_KL)
     assert_figures(job, rollouts=3)
-    assert job.scalars["stare/gate_on"] == [1, 1, 1]
+    assert job.scalars["entropy/gate_on"] == [1, 1, 1]
     assert all(0 <= ratio < 0.1 for ratio in job.scalars["is_filter_ratio"])
     assert any(length != 4 for length in job.scalars["response_length"])  # that of a well-formed answer
 
@@ -51,18 +50,20 @@ def test_reference_model_kl_loss_zero2_ema_entropy_bonus_gradient_checkpointing_
     flags += ["--algo.kl.estimator", "k3", "--train.enable_ema", "--train.ema_beta", "0.5"]
     flags += ["--actor.gradient_checkpointing_enable", "--actor.entropy_coef", "0.001"]
     flags += ["--algo.advantage.is_correction_level", "seq"]
-    flags += ["--stare.schedule", "pi", "--stare.target_entropy", "1.2", "--stare.w_max", "20"]
+    flags += ["--entropy.schedule", "pi", "--entropy.target", "1.2", "--stare.w_max", "20"]
     job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
     assert_sound(job, steps=3)
     assert_figures(job, rollouts=3)
     assert abs(job.scalars["kl"][0]) < 1e-4 < job.last("kl")  # the policy starts as the reference and leaves it
     # One optimizer step a rollout: OpenRLHF's entropy while training is that of our log-prob pass.
-    assert job.scalars["entropy_loss"] == pytest.approx(job.scalars["stare/batch_entropy"], rel=0.02)
+    assert job.scalars["entropy_loss"] == pytest.approx(job.scalars["entropy/mean"], rel=0.02)
     integral = 0.0
     for figures in job.rollouts:
-        error = (1.2 - figures["batch_entropy"]) / 1.2
-        integral = max(0.0, integral + 0.1 * error)
-        assert figures["reweight_w"] == pytest.approx(math.exp(max(0.0, 2 * error + integral)), rel=1e-5)
+        error = (1.2 - figures["entropy/mean"]) / 1.2
+        integral = min(max(0.0, integral + 0.05 * error), 1.0)
+        effort = min(max(0.0, 4 * error + integral), 1.0)
+        assert figures["entropy/effort"] == pytest.approx(effort, rel=1e-5)
+        assert figures["stare/reweight_w"] == pytest.approx(20**effort, rel=1e-5)
     assert changed(tmp_path / "model", addends / "model")
 
 
@@ -71,7 +72,7 @@ def test_multi_turn_agent_with_packing_and_sampled_entropy(addends, tmp_path):
     responses = 32
     flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "8", "--ds.packing_samples"]
     flags += ["--train.agent_func_path", str(ROOT / "tests/pipeline/agents/second_try.py")]
-    flags += ["--stare.entropy", "sampled", "--stare.variant", "C2"]
+    flags += ["--entropy.measure", "sampled", "--stare.variant", "C2"]
     job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
     assert_sound(job, steps=2)
     assert_figures(job, rollouts=2, variant="C2")
@@ -80,10 +81,10 @@ def test_multi_turn_agent_with_packing_and_sampled_entropy(addends, tmp_path):
         sampled, tool = means["sampled_tokens"], means["tool_tokens"]
         assert 1 < tool < 3 and means["response_length"] == pytest.approx(sampled + tool)
         # The entropy is that of the sampled tokens and of no other, up to the engine's rounding.
-        assert figures["batch_entropy"] == pytest.approx(-means["sampled_log_prob"] / sampled, abs=0.01)
+        assert figures["entropy/mean"] == pytest.approx(-means["sampled_log_prob"] / sampled, abs=0.01)
         # And the ratios count whole tokens out of as many.
         for name in ("positive_candidate", "negative_candidate", "positive_reweight", "negative_reweight"):
-            count = figures[f"{name}_ratio"] * sampled * responses
+            count = figures[f"stare/{name}_ratio"] * sampled * responses
             assert count == pytest.approx(round(count), abs=1e-3)
 
 
@@ -107,7 +108,7 @@ def test_dynamic_filtering_with_gspo(addends, tmp_path):
 def test_sr_grpo_with_a_resume_from_sync_to_async(addends, tmp_path):
     """Rewards are 0 or 1, so without a baseline no token has a negative advantage."""
     shared = [*ALWAYS, "--data.max_samples", "16", "--advantage_estimator", "sr_grpo", "--ckpt.save_steps", "2"]
-    shared += ["--stare.schedule", "adaptive", "--stare.alpha", "0.1", "--ckpt.path", str(tmp_path / "checkpoints")]
+    shared += ["--entropy.schedule", "adaptive", "--entropy.step", "0.1", "--ckpt.path", str(tmp_path / "checkpoints")]
     first = run_job([*job_flags(addends, tmp_path / "sync"), *shared], tmp_path / "sync", timeout=TIME_LIMIT)
     assert_sound(first, steps=4)
     (tmp_path / "checkpoints/_actor/latest").write_text("global_step2")  # as if the job had ended in its third step
@@ -119,8 +120,8 @@ def test_sr_grpo_with_a_resume_from_sync_to_async(addends, tmp_path):
     for job in (first, second):
         for step, figures in enumerate(job.rollouts):
             assert figures.keys() == FIGURES
-            assert figures["positive_candidate_ratio"] > 0 == figures["negative_candidate_ratio"]
-            assert figures["zero_variance_groups"] in range(4 + 1)
+            assert figures["stare/positive_candidate_ratio"] > 0 == figures["stare/negative_candidate_ratio"]
+            assert figures["entropy/zero_variance_groups"] in range(4 + 1)
             mean, std = job.scalars["soft_advantage_mean"][step], job.scalars["soft_advantage_std"][step]
             # A soft reward is above its group's mean, and all alike make no spread.
             assert job.scalars["rollout/reward_mean"][step] < mean <= 1 and 0 <= std <= 0.5
@@ -136,7 +137,7 @@ def test_tpo_in_two_stages_with_kl_loss_and_lost_rewards_then_resumed_with_dynam
     lost = ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/sometimes_nan.py")]
     first = run_job([*job_flags(addends, tmp_path / "first"), *shared, *lost], tmp_path / "first", timeout=TIME_LIMIT)
     assert_sound(first, steps=3, vllm_kl=None)
-    assert all(tokens > 0 for tokens in first.scalars["stare/nonfinite_tokens"])
+    assert all(tokens > 0 for tokens in first.scalars["entropy/nonfinite_tokens"])
 
     shared += "--ckpt.load_enable --train.dynamic_batch_enable --ds.packing_samples".split()
     shared += "--train.max_tokens_per_gpu 64 --rollout.max_tokens_per_gpu 64".split()
@@ -144,8 +145,8 @@ def test_tpo_in_two_stages_with_kl_loss_and_lost_rewards_then_resumed_with_dynam
     assert_sound(second, steps=1, vllm_kl=None)
     assert changed(tmp_path / "second/model", tmp_path / "first/model")
     for job in (first, second):
-        assert {tag for tag in job.scalars if tag.startswith(("stare/", "tpo/"))} == {
-            *(f"stare/{name}" for name in ("batch_entropy", "nonfinite_tokens", "seconds")),
+        assert {tag for tag in job.scalars if tag.startswith(("entropy/", "stare/", "tpo/"))} == {
+            *(f"entropy/{name}" for name in ("mean", "authority", "nonfinite_tokens", "seconds")),
             *(f"tpo/{name}" for name in ("target_kl", "fit_kl", "effective_responses", "zero_variance_groups")),
         }
         for target_kl, fit_kl in zip(job.scalars["tpo/target_kl"], job.scalars["tpo/fit_kl"], strict=True):

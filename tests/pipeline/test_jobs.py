@@ -29,12 +29,13 @@ def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards(addends, tmp_path
     assert "Rollout of 12 responses: 4 left out, 8 kept" in job.output
     assert "responses are left out of training: reward or advantage is not finite" in job.output
     # One response of every prompt has no reward, whichever prompt is left out.
-    assert sum(job.scalars["stare/nonfinite_tokens"]) > 0
+    assert sum(job.scalars["entropy/nonfinite_tokens"]) > 0
     assert all(math.isfinite(value) for value in job.scalars["policy_loss"] + job.scalars["actor_grad_norm"])
-    assert {tag for tag in job.scalars if tag.startswith("stare/")} == {
-        "stare/batch_entropy",
-        "stare/nonfinite_tokens",
-        "stare/seconds",
+    assert {tag for tag in job.scalars if tag.startswith(("stare/", "entropy/"))} == {
+        "entropy/mean",
+        "entropy/authority",
+        "entropy/nonfinite_tokens",
+        "entropy/seconds",
     }
 
 
@@ -102,7 +103,7 @@ class TestOnARunningCluster:
         assert len(shown) <= 60 and any(line.startswith("step 3/") for line in shown), job.output
         assert_sound(job, steps=3)
         assert_figures(job, rollouts=3)
-        assert all(0.3 < figures["batch_entropy"] < 1.5 for figures in job.rollouts)
+        assert all(0.3 < figures["entropy/mean"] < 1.5 for figures in job.rollouts)
         assert "Rollout of 16 responses: 16 left out, 0 kept" in job.output
         assert (tmp_path / "model" / "config.json").exists()
 

@@ -24,13 +24,13 @@ def test_prepared_data_and_the_mathematics_reward_with_answers_that_never_end(ad
 
     flags = [*job_flags(addends, tmp_path), *flags.partition(": ")[2].split()]
     flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/boxed_addends.py")]
-    flags += ["--stare.target_entropy", "0.01"]  # the gate stays shut
+    flags += ["--entropy.target", "0.01"]  # the gate stays shut
     flags += ["--eval.steps", "3", "--eval.n_samples_per_prompt", "2", "--eval.temperature", "1"]
     job = run_job(flags, tmp_path, timeout=480)
 
     assert_sound(job, steps=3)  # 12 prompts are left, and no verifier outlives the job
     assert_figures(job, rollouts=3)
-    assert job.scalars["stare/gate_on"] == [0, 0, 0]
+    assert job.scalars["entropy/gate_on"] == [0, 0, 0]
     assert job.scalars["stare/mean_weight"] == [1, 1, 1]
     assert all(0 < reward < 1 for reward in job.scalars["reward"])
     assert all(0 < boxed <= 1 for boxed in job.scalars["boxed"])

@@ -49,7 +49,7 @@ def assert_trained(job: Job, variant: str = "O1") -> None:
     assert " -m openrlhf_stare.train_ray --actor.model_name_or_path " in job.output.splitlines()[0]
     # Groups that are all right or all wrong have been left out.
     assert all(0 < reward < 1 for reward in job.scalars["reward"])
-    assert all(figures["reweight_w"] == pytest.approx(1.1) for figures in job.rollouts)
+    assert all(figures["stare/reweight_w"] == pytest.approx(1.1) for figures in job.rollouts)
     assert any(tag.endswith("pass1") for tag in job.scalars), job.scalars.keys()
 
 
@@ -67,7 +67,7 @@ def test_tool_use_on_the_mathematics_reward_and_the_tool_s_output_is_no_action(c
     for step, figures in enumerate(job.rollouts):
         sampled = job.scalars["total_length"][step] - PROMPT - job.scalars["tool/tokens"][step]
         for name in ("positive_candidate", "negative_candidate", "positive_reweight", "negative_reweight"):
-            count = figures[f"{name}_ratio"] * sampled * RESPONSES
+            count = figures[f"stare/{name}_ratio"] * sampled * RESPONSES
             assert count == pytest.approx(round(count), abs=1e-3)
 
     # The record has no numbers where action_mask is 0: there stands what the tool wrote, whole, and nothing else.

@@ -21,7 +21,7 @@ def ray_of_two_ranks():
 
 def test_rank_0_writes_what_the_loss_trains_on_under_the_step_that_it_is_told(addends, tmp_path):
     flags = f"""--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2 --stare.variant C2
-        --stare.target_entropy 9 --stare.record_tokens {RESPONSES} --logger.tensorboard_dir {tmp_path}/tensorboard
+        --entropy.target 9 --stare.record_tokens {RESPONSES} --logger.tensorboard_dir {tmp_path}/tensorboard
         --logger.wandb.run_name first --ckpt.path {tmp_path}/checkpoints""".split()
     experiences = fixed_experiences()
     for index, experience in enumerate(experiences):
@@ -50,7 +50,7 @@ def test_rank_0_writes_what_the_loss_trains_on_under_the_step_that_it_is_told(ad
     assert taus == (pytest.approx(lines[-1]["tau_positive"]), pytest.approx(lines[-1]["tau_negative"]))
 
     # The weights of all tokens of both ranks; the record has those of some responses of rank 0.
-    config = StareConfig(variant="C2", target_entropy=9)
+    config = StareConfig(variant="C2")
     log_probs, advantages = tokens(experiences)
     weights = token_weights(log_probs, advantages, torch.ones_like(log_probs), config=config)
     weights = weights.split([int(experience.action_mask.sum()) for experience in experiences])

@@ -152,7 +152,7 @@ def assert_lost(results, rollout, lost) -> None:
     rows = list(lost)
     assert results["action_mask"][rows].sum() == 0
     assert results["advantages"][rows].eq(0).all()
-    assert results["info stare/nonfinite_tokens"].eq(rollout["action_mask"][rows].sum()).all()
+    assert results["info entropy/nonfinite_tokens"].eq(rollout["action_mask"][rows].sum()).all()
     for name in results:
         assert results[name].isfinite().all(), name
     kept = kept_of(lost)

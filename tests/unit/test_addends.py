@@ -174,9 +174,9 @@ def write_run(folder: Path, **curves: list[float]) -> Path:
 
 GOOD = {
     "rollout__reward_mean": [0.3 + 0.03 * step for step in range(20)],
-    "stare__batch_entropy": [0.9] * 10 + [0.4] * 10,
-    "stare__target_entropy": [0.4] * 20,
-    "stare__gate_on": [0.0] * 15 + [1.0] * 5,
+    "entropy__mean": [0.9] * 10 + [0.4] * 10,
+    "entropy__target": [0.4] * 20,
+    "entropy__gate_on": [0.0] * 15 + [1.0] * 5,
     "stare__reweight_w": [1.0] * 18 + [2.0, 4.0],
     "vllm_kl": [0.0] * 19 + [-0.0004],
     "timing__step_total": [9.0] + [0.7] * 19,
@@ -199,7 +199,7 @@ def test_table_of_a_good_run(tmp_path, monkeypatch, capsys):
         "reward": ["0.315", "0.585", "0.855"],
         "entropy (nats)": ["0.900", "0.650", "0.400"],
         "gate": ["0.000", "0.000", "1.000"],
-        "W": ["1.000", "1.000", "3.000"],
+        "stare/reweight_w": ["1.000", "1.000", "3.000"],
         "target entropy": ["0.400"],
         "steps with an open gate": ["5/20"],
         "|vllm_kl|, last step": ["0.00040"],
@@ -213,7 +213,7 @@ def test_table_of_a_good_run(tmp_path, monkeypatch, capsys):
         ({"rollout__reward_mean": [0.3] * 20}, "The mean reward went from 0.300 to 0.300"),
         ({"rollout__reward_mean": [0.3] * 10 + [float("nan")] * 10}, "The mean reward went from 0.300 to nan"),
         ({"rollout__reward_mean": []}, "No reward was logged"),
-        ({"stare__gate_on": [0.0] * 20}, "The gate never opened"),
+        ({"entropy__gate_on": [0.0] * 20}, "The gate never opened"),
         ({"vllm_kl": [0.0] * 19 + [-0.01371]}, "|vllm_kl| ended at 0.01371"),
         ({"vllm_kl": [0.0] * 19 + [float("nan")]}, "|vllm_kl| ended at nan"),
         ({"vllm_kl": []}, "vllm_kl was not logged"),
@@ -228,11 +228,11 @@ def test_check_names_the_promise_that_a_run_does_not_keep(tmp_path, monkeypatch,
 
 
 def test_a_run_without_stare_has_dashes_and_no_gate_to_open(tmp_path, monkeypatch, capsys):
-    without = {name: values for name, values in GOOD.items() if name not in ("stare__gate_on", "stare__reweight_w")}
+    without = {name: values for name, values in GOOD.items() if name not in ("entropy__gate_on", "stare__reweight_w")}
     status, out, _ = run_table(monkeypatch, capsys, write_run(tmp_path, **without), "--check")
     rows = {line[:24].strip(): line[24:].split() for line in out.splitlines()}
     assert status == 0
-    assert rows["gate"] == rows["W"] == ["-"] * 3 and rows["steps with an open gate"] == ["-"]
+    assert rows["gate"] == rows["strength"] == ["-"] * 3 and rows["steps with an open gate"] == ["-"]
 
 
 def test_a_run_of_one_step_has_a_table(tmp_path, monkeypatch, capsys):

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from flag_parser import parse
 
-from openrlhf_stare.algorithms.config import StareConfig
-from openrlhf_stare.driver import checks
+from openrlhf_stare import EntropyControl, StareConfig
+from openrlhf_stare.driver import checks, flags
 
 FIELDS = dataclasses.fields(StareConfig)
 DEFAULTS = {field.name: field.default for field in FIELDS}
@@ -31,8 +31,19 @@ def refusal(*words: str) -> str:
     [
         ("--stare.variant", "X1", "O1, C2", ""),
         ("--stare.variant", "o1", "O1, C2", ""),
-        ("--stare.schedule", "linear", "fixed, adaptive", ""),
-        ("--stare.entropy", "none", "exact, sampled", ""),
+        ("--entropy.schedule", "linear", "open, gate, adaptive, pi", ""),
+        ("--entropy.schedule", "fixed", "open, gate, adaptive, pi", ""),
+        ("--entropy.measure", "none", "exact, sampled", ""),
+        ("--kl_cov.share", "0", "give", ""),
+        ("--kl_cov.coefficient", "-1", "give", "--policy_loss kl_cov"),
+        ("--clip_cov.high", "0.5", "give a range", ""),
+        ("--entropy.schedule", "pi", "give open", "--policy_loss ce_gppo"),
+        ("--kl_cov.coefficient", "2", "leave it out", "--policy_loss kl_cov --entropy.schedule pi"),
+        ("--clip_cov.share", "0.2", "another bound", "--policy_loss clip_cov --entropy.schedule adaptive"),
+        ("--actor.entropy_coef", "0.01", "--entropy_bonus.coefficient", "--policy_loss entropy_bonus"),
+        ("--actor.policy_loss_type", "gspo", "use ppo", "--policy_loss ce_gppo"),
+        ("--entropy.measure", "sampled", "give exact", "--policy_loss high_entropy"),
+        ("--entropy.anneal_rollouts", "0", "such as 200", "--entropy.target_end 0.1"),
         ("--stare.top_p_ratio", "1.5", "give", ""),
         ("--stare.top_p_ratio", "-0.1", "give", ""),
         ("--stare.top_p_ratio", "nan", "give", ""),
@@ -40,18 +51,25 @@ def refusal(*words: str) -> str:
         ("--stare.reweight_w", "inf", "give", ""),
         ("--stare.reweight_m", "1.2", "give", ""),
         ("--stare.reweight_m", "0", "give", ""),
-        ("--stare.target_entropy", "0", "give", ""),
-        ("--stare.target_entropy", "-0.3", "give", ""),
-        ("--stare.alpha", "-0.01", "give", ""),
+        ("--entropy.target", "0", "give", ""),
+        ("--entropy.target", "-0.3", "give", ""),
+        ("--entropy.step", "-0.01", "give", ""),
+        ("--entropy.stop_after", "0", "give", ""),
         ("--stare.record_tokens", "-1", "give", ""),
-        ("--stare.w_max", "1.2", "1.3", "--stare.schedule adaptive --stare.reweight_w 1.3"),
-        ("--stare.m_min", "0.8", "0.7", "--stare.schedule adaptive --stare.reweight_m 0.7"),
+        ("--stare.reweight_w", "1.3", "another bound", "--entropy.schedule adaptive --stare.w_max 1.2"),
+        (
+            "--stare.reweight_m",
+            "0.7",
+            "another bound",
+            "--entropy.schedule adaptive --stare.variant C2 --stare.m_min 0.8",
+        ),
         ("--tool.seconds", "0", "give", ""),
         ("--tool.output_chars", "-1", "give", ""),
         ("--policy_loss", "grpo", "stare, openrlhf", ""),
-        ("--stare.reweight_w", "2", "leave it out", "--stare.schedule pi"),
-        ("--stare.reweight_w", str(DEFAULTS["reweight_w"]), "leave it out", "--stare.schedule pi"),
-        ("--stare.reweight_m", str(DEFAULTS["reweight_m"]), "leave it out", "--stare.schedule pi"),
+        ("--policy_loss", "own.py", "the path of a Python file", ""),
+        ("--stare.reweight_w", "2", "leave it out", "--entropy.schedule pi"),
+        ("--stare.reweight_w", str(DEFAULTS["reweight_w"]), "leave it out", "--entropy.schedule pi"),
+        ("--stare.reweight_m", str(DEFAULTS["reweight_m"]), "leave it out", "--entropy.schedule pi"),
         ("--ckpt.max_num", "1", "at least 2", "--ckpt.save_steps 5"),
         ("--ckpt.max_num", "0", "at least 2", "--ckpt.save_steps 5 --policy_loss openrlhf"),
         ("--sr_grpo.tau", "0.0", "give one", ""),
@@ -68,9 +86,9 @@ def refusal(*words: str) -> str:
         ("--eval_top_p", "0", "give", ""),
         ("--eval_top_p", "1.5", "give", ""),
         ("--wait_for_resources", "-1", "give seconds", ""),
-        ("--rollout.top_p", "0.9", "exact", "--stare.entropy sampled"),
-        ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9"),
-        ("--stare.entropy", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9 --policy_loss openrlhf"),
+        ("--rollout.top_p", "0.9", "exact", "--entropy.measure sampled"),
+        ("--entropy.measure", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9"),
+        ("--entropy.measure", "sampled", "--rollout.top_p 1", "--rollout.top_p 0.9 --policy_loss openrlhf"),
     ],
 )
 def test_a_bad_value_is_refused_with_the_flag_the_value_and_the_remedy(flag, value, remedy, others):
@@ -128,13 +146,18 @@ def test_what_goes_with_tpo(words):
     assert checks.check(parse(*TPO, *words.split())) == []
 
 
-NUMBERS = [field.name for field in FIELDS if isinstance(field.default, float)]
+NUMBERS = [
+    f"{part}.{field.name}"
+    for part, of in (("stare", StareConfig), ("entropy", EntropyControl))
+    for field in dataclasses.fields(of)
+    if isinstance(field.default, float)
+]
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 @pytest.mark.parametrize("name", NUMBERS)
 def test_no_option_takes_a_number_that_is_not_finite(name, value):
-    assert f"--stare.{name} {value}" in refusal(f"--stare.{name}={value}")
+    assert f"--{name} {value}" in refusal(f"--{name}={value}")
 
 
 @pytest.mark.parametrize(
@@ -147,14 +170,19 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "--stare.top_p_ratio 1",
         "--stare.reweight_w 1",
         "--stare.reweight_m 1",
-        "--stare.alpha 0",
-        "--stare.entropy sampled",
-        "--stare.schedule pi",
+        "--entropy.step 0",
+        "--entropy.measure sampled",
+        "--entropy.schedule pi",
         "--ckpt.max_num 2 --ckpt.save_steps 5",
         "--ckpt.max_num 1",  # no checkpoint is written
         "--ckpt.max_num 1 --ckpt.save_steps 5 --ckpt.disable_ds",
         "--rollout.top_p 0.9",
         "--policy_loss openrlhf",
+        "--policy_loss openrlhf --entropy.schedule adaptive --entropy.step 0.2 --entropy.target 0.4",
+        "--policy_loss ce_gppo --train.max_epochs 2",
+        "--policy_loss kl_cov --entropy.schedule pi --train.max_epochs 2",
+        "--policy_loss high_entropy",
+        "--policy_loss entropy_bonus",
         "--advantage_estimator sr_grpo --rollout.n_samples_per_prompt 2 --sr_grpo.tau 1e-3",
         "--advantage_estimator sr_grpo --rollout.n_samples_per_prompt 2 --policy_loss openrlhf",
     ],
@@ -170,9 +198,14 @@ def test_what_is_just_inside_is_accepted_without_a_warning(words):
     "words, named",
     [
         ("--actor.policy_loss_type gspo", "--actor.policy_loss_type gspo"),
+        ("--actor.policy_loss_type gspo --policy_loss high_entropy", "--policy_loss high_entropy does"),
+        (
+            "--policy_loss kl_cov --train.batch_size 128 --rollout.batch_size 128 --rollout.n_samples_per_prompt 1",
+            "does nothing in the first optimizer step",
+        ),
         ("--train.dynamic_batch_enable --ds.zero_stage 2", "--ds.zero_stage 2 trains on the last micro-batch"),
-        ("--stare.entropy sampled --train.async_enable", "--stare.entropy sampled"),
-        ("--stare.entropy sampled --train.async_enable --policy_loss openrlhf", "--stare.entropy sampled"),
+        ("--entropy.measure sampled --train.async_enable", "--entropy.measure sampled"),
+        ("--entropy.measure sampled --train.async_enable --policy_loss openrlhf", "--entropy.measure sampled"),
     ],
 )
 def test_what_works_otherwise_than_one_may_think_is_warned_of(words, named):
@@ -181,9 +214,44 @@ def test_what_works_otherwise_than_one_may_think_is_warned_of(words, named):
 
 
 def test_every_warning_that_applies_is_given():
-    words = "--actor.policy_loss_type gspo --stare.entropy sampled --train.async_enable"
+    words = "--actor.policy_loss_type gspo --entropy.measure sampled --train.async_enable"
     assert len(checks.check(parse(*words.split()))) == 2
 
 
 def test_what_concerns_the_weights_alone_is_no_matter_for_openrlhfs_loss():
     assert checks.check(parse(*"--policy_loss openrlhf --actor.policy_loss_type gspo".split())) == []
+
+
+@pytest.mark.parametrize("flag, given", list(flags.FORMER.items()))
+def test_a_flag_of_a_former_version_is_refused_with_the_one_to_give(flag, given):
+    with pytest.raises(checks.UsageError) as caught:
+        parse(flag, "1")
+    assert str(caught.value) == f"{flag} 1 is a flag of a former version: give {given}"
+
+
+OWN = """
+from dataclasses import dataclass
+from openrlhf_stare.methods.base import Method
+from openrlhf_stare.options import Options, option
+
+@dataclass(frozen=True)
+class OwnOptions(Options):
+    least: float = option(0.0, "advantages below it do not count", within="[0, 1]")
+
+class Own(Method):
+    Options = OwnOptions
+"""
+
+
+def test_a_method_of_ones_own_brings_its_options_as_flags(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    args = parse("--policy_loss", str(file), "--own.least", "0.5")
+    assert args.own.least == 0.5 and checks.check(args) == []
+    assert "--own.least 2.0 is outside [0, 1]" in refusal("--policy_loss", str(file), "--own.least", "2")
+    (tmp_path / "stare.py").write_text(OWN)
+    assert "that no method has" in refusal("--policy_loss", str(tmp_path / "stare.py"))
+    file.write_text("import nowhere_to_be_found")
+    assert "cannot be imported (ModuleNotFoundError" in refusal("--policy_loss", str(file))
+    file.write_text("")
+    assert "defines 0 subclasses of Method" in refusal("--policy_loss", str(file))

@@ -1,31 +1,24 @@
 """Every option has a range; a value outside it stops at once with its name, its value and a remedy."""
 
-import dataclasses
 import math
 
 import pytest
 
-from openrlhf_stare.algorithms.config import StareConfig
+from openrlhf_stare import EntropyControl, StareConfig
 
 
 def test_the_defaults_are_the_papers_for_7b():
-    config = StareConfig()
-    assert (config.variant, config.schedule, config.entropy) == ("O1", "fixed", "exact")
-    assert (config.top_p_ratio, config.reweight_w, config.reweight_m, config.target_entropy) == (0.1, 1.1, 0.9, 0.3)
-    assert (config.alpha, config.w_max, config.m_min) == (0.01, 1.5, 0.5)
-    assert (config.k_p, config.k_i, config.selection, config.record_tokens) == (2.0, 0.1, "auto", 0)
-
-
-def test_the_newest_options_come_last():
-    assert [field.name for field in dataclasses.fields(StareConfig)][-3:] == ["k_i", "selection", "record_tokens"]
+    config, control = StareConfig(), EntropyControl()
+    assert (config.variant, config.top_p_ratio, config.reweight_w, config.reweight_m) == ("O1", 0.1, 1.1, 0.9)
+    assert (config.w_max, config.m_min, config.selection, config.record_tokens) == (1.5, 0.5, "auto", 0)
+    assert (control.schedule, control.target, control.step, control.measure) == ("gate", 0.3, 0.01, "exact")
+    assert (control.target_end, control.anneal_rollouts, control.stop_below) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
     "options, name",
     [
         ({"variant": "X1"}, "variant"),
-        ({"schedule": "pid"}, "schedule"),
-        ({"entropy": "guessed"}, "entropy"),
         ({"selection": "topk"}, "selection"),
         ({"top_p_ratio": 1.5}, "top_p_ratio"),
         ({"top_p_ratio": math.nan}, "top_p_ratio"),
@@ -35,23 +28,12 @@ def test_the_newest_options_come_last():
         ({"reweight_w": "1.1"}, "reweight_w"),
         ({"reweight_m": 1.2}, "reweight_m"),
         ({"reweight_m": 0}, "reweight_m"),
-        ({"target_entropy": 0}, "target_entropy"),
-        ({"target_entropy": -1}, "target_entropy"),
-        ({"target_entropy": math.inf}, "target_entropy"),
-        ({"alpha": -0.1}, "alpha"),
-        ({"k_p": -1}, "k_p"),
-        ({"k_p": math.nan}, "k_p"),
-        ({"k_i": -0.1}, "k_i"),
-        ({"k_i": math.inf}, "k_i"),
+        ({"w_max": 0.99}, "w_max"),
+        ({"m_min": 0}, "m_min"),
+        ({"m_min": 1.1}, "m_min"),
         ({"record_tokens": -1}, "record_tokens"),
         ({"record_tokens": 2.5}, "record_tokens"),
         ({"record_tokens": True}, "record_tokens"),
-        ({"schedule": "adaptive", "w_max": 1.05}, "w_max"),
-        ({"schedule": "adaptive", "m_min": 0.95}, "m_min"),
-        ({"schedule": "adaptive", "m_min": 0}, "m_min"),
-        ({"schedule": "pi", "w_max": 0.99}, "w_max"),
-        ({"schedule": "pi", "m_min": 0}, "m_min"),
-        ({"schedule": "pi", "m_min": 1.1}, "m_min"),
     ],
 )
 def test_a_value_outside_its_range_is_named_with_a_remedy(options, name):
@@ -60,17 +42,39 @@ def test_a_value_outside_its_range_is_named_with_a_remedy(options, name):
 
 
 @pytest.mark.parametrize(
+    "options, name",
+    [
+        ({"schedule": "fixed"}, "schedule"),
+        ({"measure": "guessed"}, "measure"),
+        ({"target": 0}, "target"),
+        ({"target": -1}, "target"),
+        ({"target": math.inf}, "target"),
+        ({"step": -0.1}, "step"),
+        ({"k_p": -1}, "k_p"),
+        ({"k_p": math.nan}, "k_p"),
+        ({"k_i": -0.1}, "k_i"),
+        ({"k_i": math.inf}, "k_i"),
+        ({"stop_below": -0.1}, "stop_below"),
+        ({"stop_after": 0}, "stop_after"),
+        ({"anneal_rollouts": -1}, "anneal_rollouts"),
+        ({"target_end": 0.1}, "anneal_rollouts"),
+        ({"anneal_rollouts": 10}, "target_end"),
+    ],
+)
+def test_a_value_of_the_controller_outside_its_range_is_named_with_a_remedy(options, name):
+    with pytest.raises(ValueError, match=rf"^{name} .+: .+"):
+        EntropyControl(**options)
+
+
+@pytest.mark.parametrize(
     "options",
     [
         {"w_max": 1.05},  # the ceiling and the floor bind only the schedules that move W and M
         {"m_min": 0.95},
-        {"schedule": "pi", "w_max": 1.05},  # which does not use reweight_w
-        {"schedule": "pi", "m_min": 0.95},
-        {"schedule": "pi", "w_max": 1, "m_min": 1, "k_p": 0, "k_i": 0},
+        {"w_max": 1, "m_min": 1},
         {"top_p_ratio": 0},
         {"top_p_ratio": 1},
-        {"reweight_w": 1, "reweight_m": 1, "alpha": 0},
-        {"schedule": "adaptive", "w_max": 1.1, "m_min": 0.9},
+        {"reweight_w": 1, "reweight_m": 1},
     ],
 )
 def test_the_ends_of_the_ranges_are_inside(options):

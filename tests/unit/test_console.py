@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from openrlhf_stare.driver import console
 
 args = SimpleNamespace(
+    policy_loss="stare",
     ckpt=SimpleNamespace(path=sys.argv[1]),
     rollout=SimpleNamespace(batch_size=16),
     algo=SimpleNamespace(dynamic_filtering_enable=False),
@@ -73,7 +74,7 @@ class Run:
 def test_the_figures_of_a_step():
     step, figures = step_figures(STEPS[0])
     assert step == 1 and len(figures) == 43
-    assert figures["rollout/reward_mean"] == 0.3671875 and figures["stare/batch_entropy"] == 0.9334095683527514
+    assert figures["rollout/reward_mean"] == 0.3671875 and figures["entropy/mean"] == 0.9334095683527514
     assert figures["return"] == 6.05359673500061e-09
     assert step_figures(LINES[0]) is None
     step, figures = step_figures("Global step 12: {'a': nan, 'b': -inf, 'c': np.float64(1e-05), 'd': 3, 'e': True}")
@@ -105,9 +106,17 @@ def test_seconds_and_time_left_are_those_of_the_last_twenty_steps():
     assert describe(progress, {}) == "step   1/100"
     for step in range(2, 41):
         progress.advance(step, now=1000.0 + 0.5 * step)
-    figures = {"rollout/reward_mean": 0.25, "stare/batch_entropy": 0.5, "stare/target_entropy": 0.4}
-    shown = describe(progress, figures | {"stare/gate_on": 0.0, "stare/reweight_w": 12.5})
-    assert shown == ("step  40/100  00:30 left  reward 0.250  entropy 0.500/0.400  gate shut  W 12.500  0.50 s/step")
+    figures = {"rollout/reward_mean": 0.25, "entropy/mean": 0.5, "entropy/target": 0.4}
+    figures |= {"stare/reweight_w": 12.5, "stare/reweight_m": 0.9}
+    start, end = "step  40/100  00:30 left  reward 0.250  entropy 0.500/0.400  ", "  0.50 s/step"
+    assert describe(progress, figures, "stare/reweight_w") == start.rstrip() + end  # no gate was logged
+    shut, opened = figures | {"entropy/gate_on": 0.0}, figures | {"entropy/gate_on": 1.0}
+    assert describe(progress, shut, "stare/reweight_w") == f"{start}gate shut{end}"
+    shown = describe(progress, opened, "stare/reweight_w")
+    assert shown == f"{start}reweight_w 12.500{end}"
+    assert len(shown.removesuffix(end)) <= 80
+    assert describe(progress, opened, "kl_cov/coefficient") == f"{start}gate open{end}"  # which was not logged
+    assert describe(progress, opened) == f"{start}gate open{end}"  # a method without a strength
 
 
 @pytest.mark.parametrize("total, count", [(3, 3), (20, 20), (47, 20), (1000, 20), (None, 100)])
@@ -131,7 +140,7 @@ def test_a_job_in_a_pipe(tmp_path):
     assert path == f"complete output: {tmp_path / 'output.log'}"
     engines, models, first_step, one, left_out, two, three, done = rest
     assert [line.split()[0] for line in (engines, models, first_step)] == ["engines", "models", "first"]
-    assert one == "step 1/3  reward 0.367  entropy 0.933/0.400  gate shut  W 1.000"
+    assert one == "step 1/3  reward 0.367  entropy 0.933/0.400  gate shut"
     # The same sentence with other numbers came twice more.
     assert left_out.startswith("openrlhf-stare: 8 of 128 responses are left out of training")
     assert two.startswith("step 2/3") and three.startswith("step 3/3  00:00 left  reward 0.398")

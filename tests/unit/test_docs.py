@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from flag_parser import OPENRLHF, openrlhf_parser, parse, parser_with_ours
 
-from openrlhf_stare import TpoConfig
+from openrlhf_stare import EntropyControl, StareConfig, TpoConfig
 from openrlhf_stare.driver import checks, flags, resources
+from openrlhf_stare.methods import base
+from openrlhf_stare.methods.stare import Stare
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -21,9 +23,10 @@ PAGES = {"README.md": README} | {f"docs/{name}": text for name, text in DOCS.ite
 EVERYTHING = "\n".join(PAGES.values())
 each_page = pytest.mark.parametrize("page", PAGES)
 
+POLICY_LOSSES = (*base.names(), *base.WITHOUT_METHOD, "FILE.py")
 FIELDS = {
-    f"--{method}.{field.name}": field
-    for method, config in flags.CONFIGS.items()
+    f"--{part}.{field.name}": field
+    for part, config in ({"entropy": EntropyControl} | flags.method_options() | flags.CONFIGS).items()
     for field in dataclasses.fields(config)
     if field.default is not True  # a switch that is on has two flags
 }
@@ -119,7 +122,7 @@ def check_script(script: str, *words: str) -> None:
         if word.startswith("-"):
             assert f'"{word}"' in text or word in PARSER_FLAGS, word
         elif not re.fullmatch(r"[A-Z_]+|[\d.]+", word):  # a placeholder, or the value of a flag
-            assert word in text or (ROOT / word).exists() or word in flags.POLICY_LOSSES, word
+            assert word in text or (ROOT / word).exists() or word in POLICY_LOSSES, word
 
 
 def check_train_ray(*words: str) -> None:
@@ -193,7 +196,8 @@ def test_the_cluster_command_is_accepted_and_needs_what_the_readme_says():
 
 def test_every_flag_that_we_add_has_a_row_in_docs_and_no_other_has():
     described = {flag for cell in FLAG_ROWS for flag in re.findall(FLAG, cell)}
-    assert described == PARSER_FLAGS - openrlhf_parser()._option_string_actions.keys()
+    added = PARSER_FLAGS - openrlhf_parser()._option_string_actions.keys()
+    assert described == added - flags.FORMER.keys()
 
 
 @pytest.mark.parametrize("flag, field", FIELDS.items(), ids=FIELDS)
@@ -202,7 +206,10 @@ def test_the_row_of_an_option_has_its_values_its_default_and_its_help(flag, fiel
     values = (
         ", ".join(f"`{choice}`" for choice in choices) if choices else "on" if field.default is False else "number"
     )
-    assert FLAG_ROWS[flag] == [values, f"`{field.default}`", field.metadata["help"]]
+    # Of a flag of the controller a method can have a default of its own.
+    is_of_control = flag.startswith("--entropy.")
+    default, *of_methods = (base.control_default(field.name) if is_of_control else str(field.default)).split("; ")
+    assert FLAG_ROWS[flag] == [values, "; ".join([f"`{default}`", *of_methods]), field.metadata["help"]]
 
 
 def test_a_switch_has_a_row_with_both_its_flags():
@@ -213,7 +220,7 @@ def test_a_switch_has_a_row_with_both_its_flags():
 
 def test_the_row_of_the_policy_loss():
     values, default, _ = FLAG_ROWS["--policy_loss"]
-    assert values == ", ".join(f"`{name}`" for name in flags.POLICY_LOSSES)
+    assert values == ", ".join(f"`{name}`" for name in POLICY_LOSSES)
     assert default == f"`{parse().policy_loss}`"
 
 
@@ -237,11 +244,15 @@ def test_every_flag_that_is_mentioned_exists(page):
 
 
 def test_the_metrics_are_those_that_the_code_logs():
-    sources = [path.read_text() for path in (ROOT / "openrlhf_stare").rglob("*.py")]
-    metric = r"(?:stare|tpo)/\w+|soft_advantage_(?:mean|std)"
-    logged = {name for source in sources for name in re.findall(rf"\"({metric})\"", source)}
-    assert len(logged) > 15
-    assert rows(metric, EVERYTHING).keys() == logged
+    logging = [
+        path for path in (ROOT / "openrlhf_stare").rglob("*.py") if path.parent.name not in ("report", "driver")
+    ]
+    metric = rf"(?:entropy|tpo|{'|'.join(base.names())})/\w+|soft_advantage_(?:mean|std)"
+    logged = {name for path in logging for name in re.findall(rf"\"({metric})\"", path.read_text())}
+    assert len(logged) > 20
+    made = {name: Stare(StareConfig(variant="C2")) if name == "stare" else base.find(name)() for name in base.names()}
+    strengths = {f"{name}/{strength.name}" for name, method in made.items() for strength in method.strengths}
+    assert rows(metric, EVERYTHING).keys() == logged | strengths
 
 
 # Examples
@@ -254,6 +265,17 @@ def test_the_worked_examples_give_what_is_printed():
     said = []
     result = doctest.DocTestRunner(verbose=False).run(test, out=said.append)
     assert result.failed == 0, "".join(said)
+
+
+def test_the_method_of_ones_own_is_the_one_that_is_trained_with():
+    path = "tests/pipeline/methods/surprisal_weights.py"
+    (shown,) = fenced("python", DOCS["methods.md"])
+    assert shown == (ROOT / path).read_text() and len(shown.splitlines()) <= 25
+    assert (
+        f"`{path}`" in DOCS["methods.md"]
+        and base.part_of(path) in (ROOT / "tests/pipeline/test_methods.py").read_text()
+    )
+    assert base.load(ROOT / path).strengths[0].name == "strength"
 
 
 def test_every_refusal_that_is_quoted_is_what_is_said():

@@ -87,10 +87,10 @@ def write_run(folder: Path, arm: str, seed: int, entropy, reward, weight, distin
     curve = entropy if isinstance(entropy, list) else [1.0] * (STEPS // 2) + [entropy] * (STEPS // 2)
     writer = SummaryWriter(str(run / "tensorboard" / run.name))
     for step, value in enumerate(curve, start=1):
-        writer.add_scalar("train/stare/batch_entropy", value, step)
+        writer.add_scalar("train/entropy/mean", value, step)
         writer.add_scalar("train/rollout/reward_mean", reward, step)
         if weight:
-            writer.add_scalar("train/stare/target_entropy", TARGET, step)
+            writer.add_scalar("train/entropy/target", TARGET, step)
             writer.add_scalar("train/stare/reweight_w", weight, step)
     writer.close()
     (run / "evaluation.json").write_text(json.dumps({"distinct_right": distinct, "pass@1": reward, "pass@32": 1.0}))
@@ -181,8 +181,8 @@ def test_whether_the_entropy_follows_a_second_target(tmp_path, monkeypatch, caps
     for start, target, settled in ((1, 0.6, 0.57), (21, 0.4, second_half)):
         writer = SummaryWriter(str(tmp_path / "tensorboard"), filename_suffix=f".{start}")
         for step in range(start, start + 20):
-            writer.add_scalar("train/stare/batch_entropy", 1.0 if step < start + 10 else settled, step)
-            writer.add_scalar("train/stare/target_entropy", target, step)
+            writer.add_scalar("train/entropy/mean", 1.0 if step < start + 10 else settled, step)
+            writer.add_scalar("train/entropy/target", target, step)
         writer.close()
     monkeypatch.setattr(sys, "argv", ["two_targets.py", str(tmp_path)])
     assert two_targets.main() == status

@@ -65,24 +65,24 @@ def test_length_penalties_come_before_the_question_whether_rewards_are_equal(gua
     rollout = make_rollout(EQUAL)
     rollout["truncated"] = torch.arange(PROMPTS * K) == 0
     _, ours = estimate(guarded, rollout, "group_norm", policy_loss="stare", stop_properly_penalty_coef=0.5)
-    assert ours["info stare/zero_variance_groups"].eq(1).all()
+    assert ours["info entropy/zero_variance_groups"].eq(1).all()
 
 
 @EVERY_ESTIMATOR
 def test_groups_of_equal_rewards_are_counted_and_single_responses_are_no_group(guarded, estimator):
     where = {"sizes": [3, 5, 4], "order": [7, 0, 11, 5, 2, 9, 4, 8, 1, 10, 3, 6], "policy_loss": "stare"}
     _, ours = estimate(guarded, make_rollout(EQUAL), estimator, **where)
-    assert ours["info stare/zero_variance_groups"].eq(2).all()
+    assert ours["info entropy/zero_variance_groups"].eq(2).all()
     # Of one group two equal rewards are left, of another one reward, of the third none.
     _, ours = estimate(
         guarded, make_rollout({**EQUAL, **dict.fromkeys([0, 1, 4, 5, 6, 7, 8, 9, 10], NAN)}), estimator, **where
     )
-    assert ours["info stare/zero_variance_groups"].eq(1).all()
+    assert ours["info entropy/zero_variance_groups"].eq(1).all()
     _, without = estimate(guarded, make_rollout(EQUAL), estimator)
-    assert "info stare/zero_variance_groups" not in without
+    assert "info entropy/zero_variance_groups" not in without
     if estimator in UNGROUPED:
         _, single = estimate(guarded, make_rollout(EQUAL), estimator, k=1, policy_loss="stare")
-        assert single["info stare/zero_variance_groups"].eq(0).all()
+        assert single["info entropy/zero_variance_groups"].eq(0).all()
 
 
 @pytest.mark.parametrize("estimator", UNGROUPED)

@@ -30,7 +30,7 @@ def modules_after(code: str, **environment: str) -> set[str]:
     "code",
     [
         "import openrlhf_stare; dir(openrlhf_stare)",
-        "from openrlhf_stare import StareConfig, StareController, token_weights, surprisal_thresholds, soft_advantage",
+        "from openrlhf_stare import EntropyController, token_weights, surprisal_thresholds, soft_advantage",
         f"import {', '.join(ALGORITHMS)}",
         "import openrlhf_stare.driver.checks, openrlhf_stare.driver.resources, openrlhf_stare.vllm_plugin\n"
         "import openrlhf_stare.train_ray",
@@ -43,7 +43,7 @@ def test_none_of_the_stack_is_imported(code):
 
 def test_the_package_and_the_options_need_not_even_torch():
     assert "torch" not in modules_after("import openrlhf_stare")
-    assert "torch" not in modules_after("from openrlhf_stare import StareConfig, StareController")
+    assert "torch" not in modules_after("from openrlhf_stare import EntropyControl, EntropyController, Strength")
 
 
 def test_algorithms_are_found():

@@ -103,7 +103,7 @@ def test_finite_rewards_are_openrlhfs_bit_for_bit(openrlhf, guarded, warnings, e
     ours, _ = estimate(guarded, make_rollout(), estimator, policy_loss=loss, **where, **options)
     theirs, _ = estimate(openrlhf, make_rollout(), estimator, **where, **options)
     for own, other in zip(ours, theirs, strict=True):
-        assert own.info.keys() - {"stare/zero_variance_groups", "stare/nonfinite_tokens"} == other.info.keys()
+        assert own.info.keys() - {"entropy/zero_variance_groups", "entropy/nonfinite_tokens"} == other.info.keys()
         pairs = [(own.info[name], other.info[name]) for name in other.info]
         names = {field.name for field in fields(own)} - {"info"}
         pairs += [(getattr(own, name), getattr(other, name)) for name in names]
@@ -141,7 +141,7 @@ def test_a_non_finite_advantage_of_finite_rewards_is_left_out_too(guarded):
     rollout = make_rollout({4: 3e38, 5: 3e38, 6: -1.0, 7: 2.0})  # their sum is beyond float32
     _, ours = estimate(guarded, rollout, "group_norm")
     assert ours["action_mask"][4:8].sum() == 0
-    assert ours["info stare/nonfinite_tokens"].eq(rollout["action_mask"][4:8].sum()).all()
+    assert ours["info entropy/nonfinite_tokens"].eq(rollout["action_mask"][4:8].sum()).all()
     for name in ours.keys() - {"rewards"}:
         assert ours[name].isfinite().all(), name
     _, without = estimate(guarded, make_rollout({4: NAN, 5: NAN, 6: NAN, 7: NAN}), "group_norm")

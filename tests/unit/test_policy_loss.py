@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from openrlhf_stare import StareConfig, StareController, StarePolicyLoss, token_weights
+from openrlhf_stare import EntropyControl, EntropyController, StareConfig, StarePolicyLoss, token_weights
 from openrlhf_stare.methods.base import Method, Tokens
 
 MethodLoss, PolicyLoss = StarePolicyLoss.__mro__[1:3]  # the latter is OpenRLHF's, which the first has made importable
@@ -82,10 +82,9 @@ def weights_seen(loss, log_probs, old_log_probs, advantages) -> list:
 
 def shut(loss) -> None:
     """The gate of a high entropy."""
-    controller = StareController(loss.method.options)
-    controller.update(9.0)
+    controller = EntropyController(EntropyControl(), loss.method.strengths)
+    loss.strengths = controller.update(9.0)
     assert controller.gate_on is False
-    loss.strengths = controller.strengths()
 
 
 def pool(log_probs, advantages) -> Tokens:
@@ -284,14 +283,13 @@ def test_a_token_on_the_threshold_is_critical_however_the_batch_is_cut():
 
 
 def test_the_controllers_w_and_m_are_the_ones_used():
-    stare = StareConfig(top_p_ratio=0.25, schedule="adaptive", reweight_w=1.25, alpha=0.25, target_entropy=1.0)
-    loss, controller = StarePolicyLoss(stare=stare), StareController(stare)
+    loss = StarePolicyLoss(stare=StareConfig(top_p_ratio=0.25, reweight_w=1.25))
+    control = EntropyControl(schedule="adaptive", step=0.25, target=1.0)
+    controller = EntropyController(control, loss.method.strengths)
     assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 1, 1.25]]
-    controller.update(0.5)
-    loss.strengths = controller.strengths()
+    loss.strengths = controller.update(0.5)
     assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 1, 1.5]]
-    controller.update(0.5)
-    loss.open_rollout(pool(RISING, ONES), controller.strengths())
+    loss.open_rollout(pool(RISING, ONES), controller.update(0.5))
     assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 1, 1.5]]  # w_max
 
 

@@ -12,6 +12,7 @@ from flag_parser import parse
 
 from openrlhf_stare import train_ray, worker
 from openrlhf_stare.driver import checks, resources
+from openrlhf_stare.methods import base
 
 worker.install()
 
@@ -56,7 +57,8 @@ def test_the_published_settings(recipe):
     assert args.actor.loss_agg_mode == "token-mean"
     assert (args.rollout.temperature, args.rollout.top_p) == (1, 1)
     assert args.algo.dynamic_filtering_enable and args.algo.dynamic_filtering_range == [0, 1]
-    assert (args.stare.variant, args.stare.top_p_ratio, args.stare.target_entropy) == ("O1", 0.1, 0.3)
+    assert (args.policy_loss, args.stare.variant, args.stare.top_p_ratio) == ("stare", "O1", 0.1)
+    assert (args.entropy.schedule, args.entropy.target) == ("gate", 0.3)
     assert (args.eval.n_samples_per_prompt, args.eval.temperature, args.eval_top_p) == (32, 1, 0.7)
     assert [Path(name).stem for name in args.eval.dataset.split(",")] == ["aime24", "aime25"]
     needs = resources.required(args)
@@ -90,6 +92,16 @@ def test_the_baseline_is_the_same_command_but_for_the_loss(recipe):
     pairs = [(a, b) for a, b in zip(ours, baseline, strict=True) if a != b]
     assert ("stare", "openrlhf") in pairs
     assert all(b == a.replace("-stare", "-baseline") for a, b in pairs if a != "stare")  # the run's folder and name
+
+
+@by_name
+@pytest.mark.parametrize("method", [name for name in base.names() if name != "stare"])
+def test_another_method_has_its_own_published_values(recipe, method):
+    words = command(recipe, METHOD=method)
+    args = parse(*words[3:])
+    assert checks.check(args) == [] and args.policy_loss == method
+    assert not [word for word in words if word.startswith(("--stare.", "--entropy."))]
+    assert args.ckpt.path.endswith(f"-{method}/checkpoints")
 
 
 @by_name

@@ -14,7 +14,10 @@ import pytest
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from openrlhf_stare.report import figures, page
+from openrlhf_stare import StareConfig
+from openrlhf_stare.methods import base
+from openrlhf_stare.methods.stare import Stare
+from openrlhf_stare.report import figures, page, reading
 from openrlhf_stare.report.__main__ import main
 from openrlhf_stare.report.reading import read_run, read_runs
 
@@ -55,9 +58,9 @@ def stare_values(steps: range = STEPS, target: float = 0.4) -> dict[str, dict[in
     """Entropy that falls to the target; the gate is open from the middle on."""
     middle = steps[len(steps) // 2]
     return {
-        "stare/batch_entropy": {step: target * (1 + max(0, middle - step) / 20) for step in steps},
-        "stare/target_entropy": dict.fromkeys(steps, target),
-        "stare/gate_on": {step: float(step >= middle) for step in steps},
+        "entropy/mean": {step: target * (1 + max(0, middle - step) / 20) for step in steps},
+        "entropy/target": dict.fromkeys(steps, target),
+        "entropy/gate_on": {step: float(step >= middle) for step in steps},
         "stare/reweight_w": {step: 1 + 0.01 * step for step in steps},
         "stare/reweight_m": {step: 1 - 0.002 * step for step in steps},
         "rollout/reward_mean": {step: step / steps[-1] for step in steps},
@@ -67,7 +70,7 @@ def stare_values(steps: range = STEPS, target: float = 0.4) -> dict[str, dict[in
 
 def grpo_values(steps: range = STEPS) -> dict[str, dict[int, float]]:
     return {
-        "stare/batch_entropy": {step: 1 / step for step in steps},
+        "entropy/mean": {step: 1 / step for step in steps},
         "rollout/reward_mean": dict.fromkeys(steps, 0.5),
     }
 
@@ -196,7 +199,7 @@ def test_numbers_that_no_training_has_are_left_out(tmp_path):
 
 
 def test_values_as_large_as_a_log_can_hold_are_drawn(tmp_path):
-    log(tmp_path, {"stare/batch_entropy": {1: 3e38, 2: -3e38, 2**62: 1.0}, "reward": {1: 3e38, 2: 1e-45}})
+    log(tmp_path, {"entropy/mean": {1: 3e38, 2: -3e38, 2**62: 1.0}, "reward": {1: 3e38, 2: 1e-45}})
     main([str(tmp_path), "-o", str(tmp_path / "report.html"), "--png", str(tmp_path / "report.png")])
     assert "reward-curve-0" in Page((tmp_path / "report.html").read_text()).ids()
 
@@ -216,12 +219,12 @@ def damaged(events: bytes, way: str) -> bytes:
 
 @pytest.mark.parametrize("way", ["cut", "changed", "overwritten", "hole"])
 def test_a_damaged_log_gives_what_it_has_and_says_what_is_missing(tmp_path, way):
-    log(tmp_path, {"stare/batch_entropy": dict.fromkeys(STEPS, 0.5)})
+    log(tmp_path, {"entropy/mean": dict.fromkeys(STEPS, 0.5)})
     (events,) = tmp_path.glob("events.out.*")
     assert read_run(tmp_path, "run").notes == []
     events.write_bytes(damaged(events.read_bytes(), way))
     run = read_run(tmp_path, "run")
-    last = run.scalars["stare/batch_entropy"].steps[-1]
+    last = run.scalars["entropy/mean"].steps[-1]
     assert 40 <= last <= 60
     (note,) = run.notes
     assert note == f"{events.name} is damaged after step {last}, and what comes below is not shown (DataLossError)"
@@ -252,7 +255,7 @@ def test_names_tell_runs_apart(tmp_path):
 
 
 def test_a_gate_opens_and_closes(tmp_path):
-    log(tmp_path, {"stare/gate_on": {1: 0, 2: 1, 3: 1, 4: 0, 6: 1}})
+    log(tmp_path, {"entropy/gate_on": {1: 0, 2: 1, 3: 1, 4: 0, 6: 1}})
     assert read_run(tmp_path, "run").gate_spans() == [(1.5, 3.5), (5.5, 6.5)]
 
 
@@ -266,26 +269,44 @@ def test_final_figures_are_over_the_second_half(stare, grpo):
     assert ours.entropy == pytest.approx(0.4) and ours.entropy_sd == pytest.approx(0, abs=1e-6)
     assert ours.in_band == 1 and ours.gate == 1
     assert ours.reward == pytest.approx(np.mean(np.arange(51, 101) / 100))
-    assert ours.length == 7.5 and ours.weight == pytest.approx(1.755)
+    assert ours.length == 7.5 and (ours.strength_name, ours.strength) == ("reweight_w", pytest.approx(1.755))
     # GRPO has no target; it is held against STARE's: 1/step is within a quarter of 0.4 nowhere after step 50.
     assert theirs.borrowed_target and theirs.target == ours.target and theirs.in_band == 0
-    assert theirs.gate is theirs.weight is theirs.length is None
+    assert theirs.gate is theirs.strength is theirs.length is theirs.strength_name is None
     assert page.final_figures(runs[1], runs[1:]).target is None
 
 
 def test_the_band_follows_a_target_that_changed(tmp_path):
-    log(tmp_path / "a", {"stare/batch_entropy": dict.fromkeys(range(1, 9), 0.6)})
-    log(tmp_path / "b", {"stare/target_entropy": {**dict.fromkeys(range(1, 7), 0.6), 7: 0.4, 8: 0.4}})
+    log(tmp_path / "a", {"entropy/mean": dict.fromkeys(range(1, 9), 0.6)})
+    log(tmp_path / "b", {"entropy/target": {**dict.fromkeys(range(1, 7), 0.6), 7: 0.4, 8: 0.4}})
     (run,) = read_runs([tmp_path])
     row = page.final_figures(run, [run])
     assert row.target == pytest.approx(0.4) and row.in_band == 0.5
 
 
 def test_values_that_are_not_finite_are_left_out(tmp_path):
-    log(tmp_path, {"stare/batch_entropy": {1: 1.0, 2: 1.0, 3: float("nan"), 4: 0.5, 5: float("inf")}})
+    log(tmp_path, {"entropy/mean": {1: 1.0, 2: 1.0, 3: float("nan"), 4: 0.5, 5: float("inf")}})
     (run,) = read_runs([tmp_path])
     assert page.final_figures(run, [run]).entropy == pytest.approx(0.75)
     assert "nan" not in page.html([run])
+
+
+def test_a_run_of_the_first_version_is_read_under_the_names_of_today(tmp_path):
+    log(tmp_path / "former", {"stare/batch_entropy": {1: 0.5}, "stare/target_entropy": {1: 0.4}})
+    log(tmp_path / "former", {"stare/gate_on": {1: 1.0}, "stare/reweight_w": {1: 1.1}})
+    run = read_run(tmp_path / "former", "former")
+    row = page.final_figures(run, [run])
+    assert (row.entropy, row.target) == (0.5, pytest.approx(0.4)) and (row.gate, row.strength_name) == (
+        1,
+        "reweight_w",
+    )
+
+
+def test_the_strengths_are_those_of_the_methods():
+    made = [base.find(name)() for name in base.names() if name != "stare"] + [Stare(StareConfig(variant="C2"))]
+    modules = {type(method): type(method).__module__.rpartition(".")[2] for method in made}
+    tags = {f"{modules[type(method)]}/{strength.name}" for method in made for strength in method.strengths}
+    assert tags == set(reading.STRENGTHS)
 
 
 def test_moving_mean():
@@ -294,13 +315,13 @@ def test_moving_mean():
     assert figures.moving_mean(values, 5) == pytest.approx(expected)
 
 
-def test_the_critical_set_of_a_token(tmp_path):
+def test_the_set_of_a_token(tmp_path):
     record(tmp_path, [1])
     record(tmp_path, [2], omega=[1.0, 1.0, 1.0])  # the gate off: still in L+ and in L-
     record(tmp_path, [3], omega=[None, None, None], tau_positive=None, tau_negative=None)
     record(tmp_path, [4], surprisal=[None, 2.0, 0.0], tau_positive=0.0)  # probability 1 is in no set
     sets = [
-        [response.critical(place) for place in range(3)]
+        [response.picked(place) for place in range(3)]
         for responses in read_run(tmp_path, "run").responses.values()
         for response in responses
     ]
@@ -315,9 +336,11 @@ def test_two_runs_compared(stare, grpo):
     ids = shown.ids()
     for key in ("entropy", "gate", "reward"):
         assert {f"{key}-curve-0", f"{key}-curve-1"} <= set(ids), key
-    assert "weights-curve-0" in ids and "weights-curve-1" not in ids
-    assert {"gate-target", "gate-gate-open", "quadrants-dots-L+", "quadrants-dots-L-"} <= set(ids)
-    assert "Not in it: grpo, without W and M (stare/reweight_w)." in shown.text
+    assert "strengths-curve-0" in ids and "strengths-curve-1" not in ids
+    assert {"gate-target", "gate-gate-open", "quadrants-dots-+", "quadrants-dots--"} <= set(ids)
+    assert (
+        "Not in it: grpo, without a strength (such as stare/reweight_w) or an effort (entropy/effort)." in shown.text
+    )
     assert "held against that of the others" in shown.text
     assert "0.400 ± 0.000" in shown.text and "100 %" in shown.text
 
@@ -341,10 +364,45 @@ def test_what_no_run_has_is_left_out_and_said_so(tmp_path):
         assert picture.key not in shown.ids()
 
 
+def test_each_strength_has_a_panel_of_its_own_beside_the_effort(stare, tmp_path):
+    values = {"kl_cov/coefficient": {1: 0.5, 2: 1.0}, "entropy/effort": {1: 0.05, 2: 0.1}}
+    log(tmp_path / "kl_cov", values)
+    # A method without a strength, and one of the user's own, whose strength is not known.
+    log(tmp_path / "own", {"entropy/effort": {1: 0.0, 2: 0.5}, "mine/strength": {1: 3.0, 2: 4.0}})
+    runs = read_runs([stare, tmp_path / "kl_cov", tmp_path / "own"])
+    shown = Page(page.html(runs))
+    for tag in ("stare/reweight_w", "stare/reweight_m", "kl_cov/coefficient", "entropy/effort"):
+        assert shown.text.count(tag) >= 1, tag
+    assert "mine/strength" not in shown.text and "strengths-curve-2" in shown.ids()
+    assert [run.strength for run in runs] == ["stare/reweight_w", "kl_cov/coefficient", None]
+    assert "coefficient 1.00" in shown.text
+    alone = Page(page.html(runs[1:2]))
+    assert "kl_cov/coefficient" in alone.text and "reweight" not in alone.text.partition("Left out")[0]
+
+
+def test_the_record_of_another_method_has_no_thresholds_and_names_its_weights(tmp_path):
+    none = {"tau_positive": None, "tau_negative": None}
+    record(tmp_path, [1, 2], omega=[0.5, 1.5, 0.5], **none)
+    record(tmp_path, [3], omega=[1.0, 1.0, 1.0], **none)  # the gate off: nothing is known
+    (run,) = read_runs([tmp_path])
+    assert [run.responses[step][0].picked(place) for step in (1, 3) for place in range(3)] == [
+        "+",
+        "-",
+        "+",
+        "",
+        "",
+        "",
+    ]
+    shown = page_of(tmp_path)
+    assert shown.tokens()[0]["title"].endswith("ω 0.500, ω ≠ 1, A > 0")
+    assert "Most often ω ≠ 1, A < 0:" in shown.text and "L+: " not in shown.text
+    assert {"quadrants-dots-+", "quadrants-dots--", "quadrants-dots-other"} <= set(shown.ids())
+
+
 def test_a_record_alone_makes_a_page(tmp_path):
     record(tmp_path, [1, 2, 3])
     shown = page_of(tmp_path)
-    assert "quadrants-dots-L+" in shown.ids() and "prompt 3" in shown.text
+    assert "quadrants-dots-+" in shown.ids() and "prompt 3" in shown.text
 
 
 def test_nothing_is_fetched_and_no_script_runs(stare, grpo):
@@ -373,15 +431,15 @@ def test_a_token_shows_its_numbers_and_its_set(tmp_path):
     assert first == {
         "class": "t up",
         "style": "--s: 0.75",
-        "title": "surprisal 3.000 nats, advantage +1.50, ω 1.100, in L+",
+        "title": "surprisal 3.000 nats, advantage +1.50, ω 1.100, L+",
     }
-    assert second["class"] == "t down" and second["title"].endswith("advantage -0.50, ω 0.900, in L-")
-    assert third["class"].split() == ["t"] and "in L" not in third["title"]
+    assert second["class"] == "t down" and second["title"].endswith("advantage -0.50, ω 0.900, L-")
+    assert third["class"].split() == ["t"] and "L+" not in third["title"]
     assert empty["class"] == "t up idle"
     assert "ω –" in lines["title"]
     assert "surprisal –" in hole["title"]
     text = page_of(tmp_path).text
-    assert "two↵\nlines" in text and "micro_batch" in text
+    assert "two↵\nlines" in text and "they depend on the training pass" in text
 
 
 def test_a_tools_output_is_told_from_the_policys_tokens(tmp_path):

@@ -35,11 +35,11 @@ def report(tmp_path_factory) -> Path:
     for name in ("stare", "grpo"):
         with SummaryWriter(str(folder / name)) as writer:
             for step in range(1, 81):
-                writer.add_scalar("train/stare/batch_entropy", 0.4 + 1 / step, step)
+                writer.add_scalar("train/entropy/mean", 0.4 + 1 / step, step)
                 writer.add_scalar("train/rollout/reward_mean", step / 80, step)
                 if name == "stare":
-                    writer.add_scalar("train/stare/target_entropy", 0.5, step)
-                    writer.add_scalar("train/stare/gate_on", float(step > 10), step)
+                    writer.add_scalar("train/entropy/target", 0.5, step)
+                    writer.add_scalar("train/entropy/gate_on", float(step > 10), step)
                     writer.add_scalar("train/stare/reweight_w", 1 + step / 80, step)
                     writer.add_scalar("train/stare/reweight_m", 0.9, step)
     line = {"step": 1, "time": 0, "prompt": HOSTILE, "tokens": [HOSTILE, "fine"], "reward": 1.0}
@@ -54,7 +54,7 @@ def report(tmp_path_factory) -> Path:
 def test_the_page_renders_with_its_curves_and_without_a_console_message(report, tmp_path):
     dom, console = browse(report, tmp_path, "--dump-dom")
     assert console == []
-    for name in ("entropy-curve-0", "entropy-curve-1", "gate-target", "gate-gate-open", "weights-curve-0"):
+    for name in ("entropy-curve-0", "entropy-curve-1", "gate-target", "gate-gate-open", "strengths-curve-0"):
         assert f'id="{name}"' in dom, name
     # The browser's own reading of the page: the hostile text made no element.
     assert "<script" not in dom and "<img" not in dom

@@ -6,29 +6,37 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_stare import StareConfig, StareController, worker
+from openrlhf_stare import EntropyControl, EntropyController, StareConfig, worker
 from openrlhf_stare.fixes import saving
 
 worker.install()
 
 from openrlhf_stare.actor_group.policy_actor import StarePolicyActor  # noqa: E402
+from openrlhf_stare.methods.stare import Stare  # noqa: E402
 
-SAVED = StareConfig(schedule="adaptive", target_entropy=0.4)
+CONTROL, STARE = EntropyControl(schedule="adaptive", target=0.4), StareConfig(variant="C2")
+
+
+def fresh_controller(control: EntropyControl = CONTROL, stare: StareConfig = STARE) -> EntropyController:
+    return EntropyController(control, Stare(stare).strengths)
 
 
 def saved_states() -> dict:
-    controller = StareController(SAVED)
-    controller.update(0.1)
-    return {"global_step": 7, "stare": {"config": dataclasses.asdict(SAVED), "controller": controller.state_dict()}}
+    """What a job saves after a rollout of a low entropy."""
+    actor, _ = actor_with({})
+    actor.controller.update(0.1)
+    return {"global_step": 7, "entropy": actor._state()}
 
 
-def actor_with(config: StareConfig, checkpoint_states: dict) -> tuple[StarePolicyActor, list[str]]:
+def actor_with(
+    checkpoint_states: dict, control: EntropyControl = CONTROL, stare: StareConfig = STARE, part: str = "stare"
+) -> tuple[StarePolicyActor, list[str]]:
     """One that has loaded this from a checkpoint, and what it has said."""
     said = []
     actor = StarePolicyActor.__new__(StarePolicyActor)
-    actor.stare, actor.checkpoint_states = config, checkpoint_states
-    actor._notice, actor.controller = said.append, StareController(config)
-    actor._restore(checkpoint_states.get("stare"))
+    actor.part, actor.checkpoint_states, actor._notice = part, checkpoint_states, said.append
+    actor.loss, actor.controller = SimpleNamespace(method=Stare(stare)), fresh_controller(control, stare)
+    actor._restore(checkpoint_states)
     return actor, said
 
 
@@ -54,8 +62,9 @@ def test_only_an_error_of_the_disk_is_called_one(tmp_path, monkeypatch, error, i
     args = SimpleNamespace(ckpt=SimpleNamespace(path=str(tmp_path), max_num=3, max_mem=1000))
     actor = StarePolicyActor.__new__(StarePolicyActor)
     actor.strategy = SimpleNamespace(args=args, save_ckpt=save_ckpt)
-    actor.actor, actor.loss, actor.disable_ds_ckpt = SimpleNamespace(model=None), None, False
+    actor.actor, actor.disable_ds_ckpt = SimpleNamespace(model=None), False
     monkeypatch.setattr(saving, "refuse_non_finite", lambda model, tag: None)
+    actor.part, actor.loss, actor.controller = "openrlhf", None, EntropyController(EntropyControl(schedule="open"), ())
     with pytest.raises(type(error) if not is_disk else OSError) as raised:
         actor.save_checkpoint("global_step1")
     assert (raised.value is error) != is_disk
@@ -64,49 +73,60 @@ def test_only_an_error_of_the_disk_is_called_one(tmp_path, monkeypatch, error, i
 
 def test_with_the_same_flags_the_controller_goes_on_without_a_word():
     states = saved_states()
-    actor, said = actor_with(SAVED, states)
-    assert actor.controller.state_dict() == states["stare"]["controller"]
+    actor, said = actor_with(states)
+    assert actor.controller.state_dict() == states["entropy"]["controller"]
+    assert actor.controller.values["reweight_w"] == 1.11
     assert said == []
     assert actor.get_checkpoint_states() is states
 
 
-def test_a_checkpoint_made_without_stare_starts_a_fresh_controller():
-    actor, said = actor_with(SAVED, {"global_step": 7})
-    assert actor.controller.state_dict() == StareController(SAVED).state_dict()
-    assert said == ["The checkpoint was made without STARE: its controller starts fresh"]
+@pytest.mark.parametrize(
+    "states, more", [({}, ""), ({"stare": {}}, " The former controller of STARE cannot be read.")]
+)
+def test_a_checkpoint_without_the_controllers_state_starts_a_fresh_one(states, more):
+    actor, said = actor_with({"global_step": 7} | states)
+    assert actor.controller.state_dict() == fresh_controller().state_dict()
+    assert said == [f"The checkpoint has no state of the entropy's controller, which starts fresh.{more}"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "named", "goes_on"),
+    ("control", "stare", "named", "goes_on"),
     [
-        ({"target_entropy": 0.6}, "target_entropy 0.4 -> 0.6", True),
-        ({"alpha": 0.1, "w_max": 4.0}, "alpha 0.01 -> 0.1, w_max 1.5 -> 4.0", True),
-        ({"schedule": "pi"}, "schedule adaptive -> pi", False),
-        ({"reweight_w": 1.2}, "reweight_w 1.1 -> 1.2", False),
-        ({"reweight_m": 0.8}, "reweight_m 0.9 -> 0.8", False),
+        ({"target": 0.6}, {}, "entropy.target 0.4 -> 0.6", True),
+        ({"step": 0.1}, {"w_max": 4.0}, "entropy.step 0.01 -> 0.1, stare.w_max 1.5 -> 4.0", True),
+        ({"schedule": "pi"}, {}, "entropy.schedule adaptive -> pi", False),
+        ({}, {"reweight_w": 1.2}, "stare.reweight_w 1.1 -> 1.2", False),
+        ({}, {"reweight_m": 0.8}, "stare.reweight_m 0.9 -> 0.8", False),
     ],
     ids=str,
 )
-def test_what_differs_is_named_and_the_flags_are_followed(changes, named, goes_on):
-    config, states = dataclasses.replace(SAVED, **changes), saved_states()
-    actor, said = actor_with(config, states)
-    expected = states["stare"]["controller"] if goes_on else StareController(config).state_dict()
-    assert actor.controller.state_dict() == expected
-    assert actor.controller.config == config
+def test_what_differs_is_named_and_the_flags_are_followed(control, stare, named, goes_on):
+    control, stare = dataclasses.replace(CONTROL, **control), dataclasses.replace(STARE, **stare)
+    states = saved_states()
+    actor, said = actor_with(states, control, stare)
+    fresh = fresh_controller(control, stare).state_dict() | {"updates": 1}  # an annealed target goes on
+    assert actor.controller.state_dict() == (states["entropy"]["controller"] if goes_on else fresh)
+    assert actor.controller.control == control
     start = "goes on from the checkpoint" if goes_on else "starts fresh"
-    assert said == [f"STARE follows the flags where the checkpoint differs ({named}); its controller {start}"]
+    assert said == [f"The flags win where the checkpoint differs ({named}); the controller {start}"]
+
+
+def test_the_checkpoint_of_another_method_starts_a_fresh_controller_in_the_same_rollout():
+    actor, said = actor_with(saved_states(), part="kl_cov")
+    assert actor.controller.state_dict() == fresh_controller().state_dict() | {"updates": 1}
+    assert said == ["The checkpoint was made with stare: the controller starts fresh"]
 
 
 def test_an_option_that_is_newer_than_the_checkpoint_is_no_difference():
     states = saved_states()
-    del states["stare"]["config"]["record_tokens"]
-    actor, said = actor_with(dataclasses.replace(SAVED, record_tokens=4), states)
-    assert actor.controller.state_dict() == states["stare"]["controller"]
+    del states["entropy"]["flags"]["stare.record_tokens"]
+    actor, said = actor_with(states, stare=dataclasses.replace(STARE, record_tokens=4))
+    assert actor.controller.state_dict() == states["entropy"]["controller"]
     assert said == []
 
 
 def test_where_nothing_was_loaded_openrlhfs_trainer_is_told_to_begin():
-    actor, said = actor_with(SAVED, {})
-    assert actor.controller.state_dict() == StareController(SAVED).state_dict()
+    actor, said = actor_with({})
+    assert actor.controller.state_dict() == fresh_controller().state_dict()
     assert said == []
     assert actor.get_checkpoint_states()["global_step"] == actor.get_checkpoint_states()["episode"] == 0

@@ -110,7 +110,7 @@ def write_run(folder: Path, arm: str, seed: int, rewards: list[float]) -> Path:
     with SummaryWriter(str(run / "tensorboard" / run.name)) as writer:
         for step, value in enumerate(rewards, start=1):
             writer.add_scalar("train/rollout/reward_mean", value, step)
-            writer.add_scalar("train/stare/batch_entropy", 0.5, step)
+            writer.add_scalar("train/entropy/mean", 0.5, step)
     return run
 
 

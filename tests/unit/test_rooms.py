@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "worker": "actor_group estimators fixes notices runtime tpo when_imported",
     "vllm_plugin": "runtime",
     "driver": "actor_group algorithms dealing estimators fixes methods notices options runtime tools tpo worker",
-    "train_ray": "actor_group driver fixes notices options runtime tools tpo worker",
+    "train_ray": "actor_group driver fixes methods notices options runtime tools tpo worker",
     "__init__": "runtime",
 }
 TORCH_ALONE = ("options", "algorithms", "methods")

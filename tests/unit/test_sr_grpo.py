@@ -136,7 +136,7 @@ def test_sr_grpo_pushes_up_every_response_of_a_solved_prompt(guarded):
     rollout = eight_equal(1.0)
     _, ours = estimate(guarded, rollout, "sr_grpo", k=8, policy_loss="stare")
     assert ours["advantages"][:8][rollout["action_mask"][:8].bool()].eq(1).all()
-    assert ours["info stare/zero_variance_groups"].eq(1).all()
+    assert ours["info entropy/zero_variance_groups"].eq(1).all()
 
 
 def test_sr_grpo_takes_micro_batches_in_any_order_and_logs_openrlhfs_std(openrlhf, guarded):

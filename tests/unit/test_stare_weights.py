@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from openrlhf_stare.algorithms.config import StareConfig
-from openrlhf_stare.methods.stare import candidates, token_weights, weights_from_thresholds
+from openrlhf_stare.methods.stare import StareConfig, candidates, token_weights, weights_from_thresholds
 
 WORKED_LOG_PROBS = torch.tensor([[-0.1, -0.2, -3.0, -4.0]])
 
