@@ -12,21 +12,13 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from openrlhf_stare.report.figures import COLOURS, REWARD, STYLE, moving_mean
+from openrlhf_stare.report.figures import COLOURS, REWARD, STYLE
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
-from summary import draw_curves, mean_and_sd  # noqa: E402
+from summary import SOLVED, draw_curves, mean_and_sd, steps_to_solve  # noqa: E402
 
 ARMS = {"tpo": "TPO", "grpo": "GRPO without KL", "grpo_kl": "GRPO with KL"}
-SOLVED = 0.9
-
-
-def steps_to_solve(run: Run) -> int | None:
-    """The first step around which the mean reward of 11 steps is SOLVED; None if there is none."""
-    reward = run.finite(*REWARD)
-    solved = reward.steps[moving_mean(reward.values, 11) >= SOLVED]
-    return int(solved[0]) if len(solved) else None
 
 
 def final_reward(run: Run) -> float:

@@ -20,8 +20,7 @@ from openrlhf_stare.report.figures import COLOURS, ENTROPY, REWARD, STYLE, movin
 from openrlhf_stare.report.reading import Run, Series, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
-from reversal import SOLVED, steps_to_solve  # noqa: E402
-from summary import mean_and_sd  # noqa: E402
+from summary import SOLVED, mean_and_sd, steps_to_solve  # noqa: E402
 
 STAGES = {"grpo": "GRPO", "pi": "STARE"}
 GREYS = {"grpo": "#888888", "pi": "#333333"}  # of stage 1

@@ -22,6 +22,7 @@ from openrlhf_stare.report.page import FinalFigures, final_figures
 from openrlhf_stare.report.reading import Run, read_runs
 
 ARMS = {"grpo": "GRPO", "fixed": "STARE, fixed", "adaptive": "STARE, adaptive", "pi": "STARE, PI"}
+SOLVED = 0.9  # the mean reward at which a task counts as solved
 HELD = ("adaptive", "pi")  # the arms that are to hold the target
 
 
@@ -113,6 +114,13 @@ def end_of(run: Run) -> float:
 
 def distinct(result: Result) -> float:
     return result.evaluation["distinct_right"]
+
+
+def steps_to_solve(run: Run) -> int | None:
+    """The first step around which the mean reward of 11 steps is SOLVED; None if there is none."""
+    reward = run.finite(*REWARD)
+    solved = reward.steps[moving_mean(reward.values, 11) >= SOLVED]
+    return int(solved[0]) if len(solved) else None
 
 
 def draw(arms: dict[str, list[Result]], path: Path) -> None:
