@@ -32,7 +32,8 @@ SEAMS = {
         "compute_reward",
     ),
     "openrlhf.trainer.ppo_utils.experience": ("make_experience_batch", "split_experience_batch"),
-    "openrlhf.trainer.ppo_trainer": ("balance_experiences", "BasePPOTrainer.ppo_train"),
+    "openrlhf.trainer.ppo_trainer": ("balance_experiences", "PPOTrainer.__ray_metadata__.modified_class.ppo_train"),
+    "openrlhf.trainer.ppo_trainer_async": ("TrainingActor.__ray_metadata__.modified_class.ppo_train",),
     "openrlhf.trainer.ppo_utils.samples_generator": (
         "SamplesGenerator.generate_samples",
         "SamplesGenerator.generate_eval_samples",

@@ -147,7 +147,7 @@ def test_each_room_says_what_it_is_for(name):
 def test_each_change_that_the_workers_announce_is_there():
     """They are named by their places, so that announcing them imports nothing."""
     changes = [change for of_module in worker.CHANGES.values() for change in of_module]
-    assert len(changes) == len(set(changes)) > 5
+    assert len(changes) > 5
     for change in changes:
         place, _, function = change.rpartition(".")
         defined = TREES[f"{PACKAGE}.{place}"].body
