@@ -18,7 +18,7 @@ prompts_per_step=32
 if (($# == 0)); then
     train_all
     "$python" -m openrlhf_stare.report "${runs[@]}" -o "$home/report.html"
-    exec "$python" launch/study/reversal.py "${runs[@]}" --table "$home/table.md" --png "$home/curves.png"
+    exec "$python" launch/study/reversal_results.py "${runs[@]}" --table "$home/table.md" --png "$home/curves.png"
 fi
 
 (($# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }

@@ -21,7 +21,7 @@ def load(path: str):
     return module
 
 
-make, reward, study = load("reversal/make"), load("reversal/reward"), load("study/reversal")
+make, reward, study = load("reversal/make"), load("reversal/reward"), load("study/reversal_results")
 small_model = sys.modules["small_model"]  # which make.py uses
 
 

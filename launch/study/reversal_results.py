@@ -1,4 +1,4 @@
-"""The results of the reversal study: python launch/study/reversal.py RUN [RUN …] --table FILE --png FILE
+"""The results of the reversal study: python launch/study/reversal_results.py RUN [RUN …] --table FILE --png FILE
 
 A RUN is the folder of one arm and seed, such as tpo-seed0, with its TensorBoard logs. Writes the table and the curves.
 """
