@@ -16,7 +16,7 @@ import torch
 from openrlhf_stare.actor_group.entropy_meter import EntropyMeter
 from openrlhf_stare.actor_group.policy_loss import MethodLoss
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, responses_to_record
-from openrlhf_stare.algorithms.control import EntropyController
+from openrlhf_stare.algorithms.control import EntropyController, PolicyCollapsed
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.fixes.saving import DIVERGED
 from openrlhf_stare.methods import base
@@ -108,14 +108,14 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         """Entropy, strengths and statistics of the rollout in the buffer, before the first optimizer step.
 
         Raises:
-            RuntimeError: the entropy has stayed below `--entropy.stop_below` for too long, on all ranks.
+            PolicyCollapsed: the entropy has stayed below `--entropy.stop_below` for too long, on all ranks.
         """
         tokens = self._buffered_tokens()
         entropy, authority = self._batch_entropy(tokens)
         figures = {"entropy/mean": entropy, "entropy/authority": authority}
         controller, strengths = self.controller, self.controller.update(entropy)
         if controller.collapse:
-            raise RuntimeError(controller.collapse)
+            raise PolicyCollapsed(controller.collapse)
         if not self.loss:
             return figures
         if not math.isfinite(entropy):

@@ -28,6 +28,10 @@ SCHEDULES = ("open", "gate", "adaptive", "pi")
 MEASURES = ("exact", "sampled")
 
 
+class PolicyCollapsed(ArithmeticError):
+    """The entropy stayed below `stop_below` for `stop_after` rollouts in a row."""
+
+
 @dataclass(frozen=True)
 class Strength:
     """A number of a method that the controller sets once a rollout. Its name is that of the option with its start.

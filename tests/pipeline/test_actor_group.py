@@ -174,6 +174,23 @@ class TestGateOn:
         assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.parametrize("policy_loss", ["stare", "openrlhf"])
+def test_a_collapsed_policy_ends_the_job_on_all_ranks_before_any_step(ranks, policy_loss):
+    ranks.start([*BATCH, "--policy_loss", policy_loss, "--entropy.stop_below", "9", "--entropy.stop_after", "2"])
+    ranks.forward(fixed_experiences())
+    ranks.fit(fixed_experiences())
+    before = ranks.parameters()
+    ranks.forward(fixed_experiences())
+    ranks.append(fixed_experiences())
+    for result in ranks.group.async_run_method("fit"):
+        with pytest.raises(
+            ray.exceptions.RayTaskError, match="below --entropy.stop_below 9.0 for 2 rollouts in a row"
+        ):
+            ray.get(result, timeout=60)
+    after = ranks.parameters()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
 @pytest.mark.parametrize("flags", [["--policy_loss", "openrlhf", "--actor.entropy_coef", "0.01"], GATE_ON])
 def test_steps_and_micro_batches_without_a_token_harm_nothing(ranks, flags):
     ranks.start(["--rollout.batch_size", "4", "--train.batch_size", "8", "--train.micro_batch_size", "2", *flags])

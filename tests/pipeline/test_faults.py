@@ -12,6 +12,8 @@ import pytest
 from jobs import ROOT, job_flags, run_job
 from kill_jobs import killed_job, last_line, resumed_job
 
+from openrlhf_stare.fixes.checkpoints import is_complete
+
 THREE_STEPS = ["--data.max_samples", "12", "--ckpt.save_steps", "1"]
 
 
@@ -36,6 +38,16 @@ def test_a_job_that_lost_a_rank_resumes_and_reaches_its_last_step(addends, tmp_p
     assert f"the last lines of process {kill.pid}:\n  " in job.output
     job, start, found = resumed_job(flags, tmp_path, steps=3)
     assert start in (1, 2) and not found, f"{found}\n{job.output[-4000:]}"
+
+
+def test_a_job_whose_policy_collapses_ends_and_leaves_its_last_checkpoint(addends, tmp_path):
+    # No policy over 16 tokens has an entropy of 9 nats, so the second rollout is the last.
+    flags = [*job_flags(addends, tmp_path), *THREE_STEPS, "--entropy.stop_below", "9", "--entropy.stop_after", "2"]
+    job = run_job(flags, tmp_path)
+    assert job.status == 1 and not job.left_over
+    assert "the policy has collapsed. Go on from an earlier checkpoint" in last_line(job)
+    assert (tmp_path / "checkpoints/_actor/latest").read_text() == "global_step1"
+    assert is_complete(tmp_path / "checkpoints/_actor/global_step1")
 
 
 def test_a_driver_that_waits_for_a_process_that_waits_for_the_dead_is_ended(tmp_path):
