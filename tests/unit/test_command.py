@@ -14,10 +14,10 @@ def settled(*words: str):
 
 
 def test_the_arguments_are_settled_as_openrlhfs_train_gets_them():
-    args = settled("--actor.eps_clip", "0.3", "--rollout.batch_size", "64")
+    args = settled("--actor.eps_clip", "0.3", "--rollout.batch_size", "64", "--stare.variant", "C2")
     assert args.reward.remote_url == ["a.py", "b.py"] and args.actor.eps_clip_low_high == (0.3, 0.3)
     assert args.critic.model_name_or_path is None and args.rollout.vllm_generate_batch_size == 64
-    assert args.stare.variant == "O1"
+    assert args.stare.variant == "C2"
 
 
 def test_what_was_parsed_stays_as_it_was():

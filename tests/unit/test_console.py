@@ -248,7 +248,9 @@ def test_an_exception_before_the_start_has_its_traceback(tmp_path):
 
 
 def test_ctrl_c_ends_with_its_own_status_and_one_line(tmp_path):
-    job = Run("console.start_job(args)\nreplay()\nos.kill(os.getpid(), 2)\ntime.sleep(9)", tmp_path)
+    # A job in the background of a script ignores Ctrl-C, and so do the tests' processes then.
+    listens = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    job = Run("console.start_job(args)\nreplay()\nos.kill(os.getpid(), 2)\ntime.sleep(9)", tmp_path, before=listens)
     assert job.status == -signal.SIGINT
     assert job.err.splitlines()[-1] == "train_ray: interrupted" and "Traceback" not in job.err
     assert job.file.endswith("KeyboardInterrupt\n")
