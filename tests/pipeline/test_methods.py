@@ -1,4 +1,10 @@
-"""Every method through the whole stack: a job of three steps, and one that goes on from the second of them."""
+"""Methods through the whole stack: a job of three steps, and one that goes on from the second of them.
+
+A job takes half a minute to start, so these are one of each kind; `test_actor_group.py` trains with every method.
+ALL_METHODS=1 bash launch/test.sh tests/pipeline/test_methods.py tries them all as jobs.
+"""
+
+import os
 
 import pytest
 from jobs import CONTROL_FIGURES, OFF_POLICY_KL, ON_POLICY_KL, ROOT, Job, assert_sound, job_flags, run_job
@@ -8,9 +14,10 @@ from openrlhf_stare.methods import base
 OWN = str(ROOT / "tests/pipeline/methods/surprisal_weights.py")
 TARGET, K_I = 3.0, 0.1  # no policy over 16 tokens has as much entropy, so the effort grows with every rollout
 ASYNC = "clip_cov"  # the one that is tried with asynchronous generation
+CHOSEN = base.names() if os.environ.get("ALL_METHODS") else [ASYNC, "high_entropy"]
 
 
-@pytest.mark.parametrize("policy_loss", [*base.names(), OWN], ids=base.part_of)
+@pytest.mark.parametrize("policy_loss", [*CHOSEN, OWN], ids=base.part_of)
 def test_a_method_trains_and_its_controller_goes_on_after_a_resume(addends, tmp_path, policy_loss):
     # Two optimizer steps on a rollout, since kl_cov and ce_gppo do nothing in the first.
     shared = ["--policy_loss", policy_loss, "--train.batch_size", "16", "--train.micro_batch_size", "8"]
