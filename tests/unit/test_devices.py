@@ -7,6 +7,8 @@ not do: it has no values, which a rollout's thresholds need, and in a torch with
 Not checked here: collectives over NCCL, and operations that a GPU does not have.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,6 +20,11 @@ from openrlhf_stare.algorithms.selection import kth_largest
 from openrlhf_stare.methods import base
 
 MethodLoss = StarePolicyLoss.__mro__[1]
+
+import openrlhf.models.actor  # noqa: E402  (which the loss has made importable)
+
+from openrlhf_stare.actor_group.entropy_meter import EntropyMeter  # noqa: E402
+
 SURROGATE = {"is_correction_level": "token", "dual_clip": 3.0}
 SHAPE = (4, 9)
 COPIES = (torch.ops.aten._to_copy, torch.ops.aten.copy_)
@@ -149,6 +156,41 @@ def test_the_entropy_of_logits_mixes_no_devices_and_waits_for_none():
             found = chunked_entropy(Elsewhere(view), chunk_tokens=4)
             assert device.reads == [] and found.device.type == "meta"
             assert torch.equal(found.cpu(), expected)
+
+
+class Policy(torch.nn.Module):
+    """As OpenRLHF's `Actor` answers: with entropies beside the log-probs where it is asked for them."""
+
+    def forward(self, sequences, action_mask, return_output=False, return_entropy=False):
+        entropy = openrlhf.models.actor.compute_entropy(sequences) if return_entropy else None
+        log_probs = -sequences.abs().mean(-1)
+        return (log_probs, SimpleNamespace(entropy=entropy)) if return_output else log_probs
+
+
+@pytest.mark.parametrize("kind", ["exact", "sampled"])
+def test_the_meter_mixes_no_devices_and_waits_for_none_until_its_sums_are_taken(kind):
+    logits, mask = torch.randn(*SHAPE, 20), batch()["action_mask"]
+    needs = MethodLoss(base.find("high_entropy")) if kind == "exact" else None
+
+    def measured(logits, mask):
+        policy = Policy()
+        meter = EntropyMeter(policy, kind, needs)
+        with meter.measuring():
+            policy.eval()(logits, mask)
+        return policy, meter
+
+    policy, meter = measured(logits, mask)
+    sums, tokens = meter.take(), meter.take_tokens()
+    with Device() as device:
+        policy, meter = measured(Elsewhere(logits), Elsewhere(mask))
+        if needs:
+            with meter.without_gradient():
+                policy.train()(Elsewhere(logits), Elsewhere(mask), return_output=True)
+            assert needs.entropies.device.type == "meta" and needs.entropies.shape == SHAPE
+        assert device.reads == []
+        # What `take` reads; a tensor of this kind has no tolist.
+        assert meter._totals.cpu().tolist() == sums and sums[1] == mask.sum()
+        assert needs is None or torch.equal(meter.take_tokens(), tokens)
 
 
 # ── that mistakes are found ──
