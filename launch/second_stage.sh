@@ -47,7 +47,7 @@ case ${arm#*-} in
 esac
 
 # Two runs of stage 2 share a run of stage 1, which is trained once.
-STEPS=$first_steps flock "$home" bash launch/entropy_study.sh "$first" "$seed"
+STEPS=$first_steps flock "$home/$first-seed$seed.lock" bash launch/entropy_study.sh "$first" "$seed"
 begin_run
 "$python" launch/addends/make.py "$inputs" --seed "$((seed + 100))" --only-prompts prompts.jsonl --prompts $((steps * prompts_per_step))
 train
