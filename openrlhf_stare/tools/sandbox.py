@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_stare.tools import cgroup
 from openrlhf_stare.tools.config import ToolConfig
 from openrlhf_stare.tools.system_calls import ARCHITECTURES, call_filter
 
@@ -33,6 +34,7 @@ NOBODY = "65534"
 SCRATCH_BYTES = 16 * 2**20
 SCRATCH_FILES = 4096
 THREADS, OPEN_FILES = 32, 64
+SANDBOX_PROCESSES, SANDBOX_BYTES = 8, 32 * 2**20  # bubblewrap's own, in the cgroup with the program
 # Libraries would start a thread for each core.
 ENVIRONMENT = {"HOME": "/scratch", "TMPDIR": "/scratch", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -59,8 +61,13 @@ for call, arguments in ("mount", mount), ("prctl", (ambient_capabilities, clear_
     if _ctypes.call_function(_ctypes.dlsym(libc, call), arguments) != 0:
         raise OSError(call + " failed")
 """
-# Where memory runs out, the kernel kills processes with this mark first. It takes no privilege.
-KILLED_FIRST = '{ echo 1000 > /proc/self/oom_score_adj; } 2> /dev/null; exec "$@"'
+# Where memory runs out, the kernel kills processes with this mark first. It takes no privilege. $0 names the cgroups'
+# files, whose paths have no spaces.
+KILLED_FIRST = """
+{ echo 1000 > /proc/self/oom_score_adj; } 2> /dev/null
+for processes in $0; do echo $$ > "$processes" || exit 1; done
+exec "$@"
+"""
 
 
 class SandboxMissing(RuntimeError):
@@ -124,9 +131,13 @@ def run(code: str, config: ToolConfig) -> Outcome:
             program = Path(folder, "program.py")
             program.write_bytes(source)
             return _watch(_python(str(program), limits), config, cwd=folder)
-    with _in_memory(source) as program, _in_memory(call_filter(platform.machine())) as system_calls:
+    with (
+        _in_memory(source) as program,
+        _in_memory(call_filter(platform.machine())) as system_calls,
+        cgroup.limited(memory=memory + SCRATCH_BYTES + SANDBOX_BYTES, pids=THREADS + SANDBOX_PROCESSES) as cgroups,
+    ):
         limits["NPROC"] = (THREADS, THREADS)
-        command = ["/bin/sh", "-c", KILLED_FIRST, "sh", *_bubblewrap(program, system_calls)]
+        command = ["/bin/sh", "-c", KILLED_FIRST, " ".join(cgroups), *_bubblewrap(program, system_calls)]
         # The sandbox's first process is bubblewrap's own.
         command += _python("/program.py", limits, processes=(1, 0), in_sandbox=IN_SANDBOX)
         return _watch(command, config, pass_fds=(program, system_calls))

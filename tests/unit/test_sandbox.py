@@ -16,7 +16,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from openrlhf_stare.tools import sandbox, system_calls
+from openrlhf_stare.tools import cgroup, sandbox, system_calls
 from openrlhf_stare.tools.config import ToolConfig
 from openrlhf_stare.tools.sandbox import Outcome
 
@@ -239,6 +239,38 @@ def test_memory_that_no_process_is_charged_for(bomb):
         watcher.join()
     assert peak[0] <= LIMITS.memory_mib + 100
     assert peak[1] < 1000
+
+
+PAGE_TABLES = """
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+for number in range(60_000):  # a page each, a GiB apart, which costs the kernel two more
+    page = libc.mmap((1 << 40) + number * (1 << 30), 4096, 1, 2 | 16 | 32, -1, 0)
+    ctypes.string_at(page, 1)
+print("held", number)
+"""
+
+
+@pytest.fixture
+def cgroups():
+    """Those of the sandbox that are there."""
+    with cgroup.limited(memory=2**28, pids=40) as files:
+        if not files:
+            pytest.skip("this user may make no cgroup here")
+    return lambda: [path for path in Path("/sys/fs/cgroup").rglob(f"openrlhf_stare-{os.getpid()}-*") if path.is_dir()]
+
+
+def test_page_tables_count_where_there_are_cgroups(cgroups, monkeypatch):
+    assert run(PAGE_TABLES, LIBC) == Outcome("[killed by signal 9]\n", failed=True)
+    assert not cgroups()
+    monkeypatch.setattr(cgroup, "_place", lambda controller: (Path("/proc"), 2))  # as where none can be made
+    assert run(PAGE_TABLES, LIBC) == Outcome("held 59999\n", failed=False)
+    assert not cgroups()
+
+
+def test_a_cgroup_leaves_a_program_its_memory(cgroups):
+    program = "x = bytearray(200 << 20)\nfor n in range(15): open(str(n), 'wb').write(bytes(1 << 20))\nprint(len(x))"
+    assert run(program) == Outcome(f"{200 << 20}\n", failed=False)
 
 
 def test_where_memory_runs_out_the_kernel_kills_the_program_first():

@@ -1,0 +1,72 @@
+"""A cgroup for each program of the Python tool, where this user may make one.
+
+Limits of a process do not count the kernel's memory for it, such as page tables and sockets. A cgroup does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+# The controller's file that says how much, in version 1 of the kernel's interface and in version 2.
+LIMITS = {
+    "memory": ("memory.limit_in_bytes", "memory.max"),
+    "pids": ("pids.max", "pids.max"),
+}
+
+
+@contextlib.contextmanager
+def limited(**limits: int) -> Iterator[list[str]]:
+    """Cgroups with these limits, by the controller's name, for as long as the context lasts.
+
+    Yields:
+        The files that a process writes its id to in order to join; none where this user may make no cgroup.
+    """
+    made: list[Path] = []
+    try:
+        with contextlib.suppress(OSError):  # read-only, as in most containers, or another user's
+            for controller, limit in limits.items():
+                folder, version = _place(controller)
+                own = folder / f"openrlhf_stare-{os.getpid()}-{secrets.token_hex(4)}"
+                own.mkdir()
+                made.append(own)
+                (own / LIMITS[controller][version - 1]).write_text(str(limit))
+        complete = len(made) == len(limits)
+        yield [str(folder / "cgroup.procs") for folder in made] if complete else []
+    finally:
+        for folder in made:
+            _remove(folder)
+
+
+def _place(controller: str) -> tuple[Path, int]:
+    """The folder in which this process may make a cgroup with this controller, and the interface's version.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return Path("/sys/fs/cgroup", controller, path.lstrip("/")), 1
+        if not controllers:
+            own = Path("/sys/fs/cgroup", path.lstrip("/"))
+            # A cgroup with processes of its own has no controllers to give away, so ours is beside it.
+            for folder in (own, own.parent):
+                given = folder / "cgroup.subtree_control"
+                if given.exists() and LIMITS.keys() <= set(given.read_text().split()):
+                    return folder, 2
+    raise FileNotFoundError(f"no cgroup with the controller {controller}")
+
+
+def _remove(folder: Path) -> None:
+    """Once its processes, which were killed, are gone."""
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        try:
+            return folder.rmdir()
+        except OSError:
+            time.sleep(0.01)
