@@ -33,6 +33,6 @@ fi
 # A job of the pipeline keeps two cores busy by itself.
 .venv/bin/python -m pytest --durations=5 --numprocesses=2 --dist=loadfile tests/unit
 if [[ ${1:-} == quick ]]; then
-    exec .venv/bin/python -m pytest tests/pipeline/test_math_job.py
+    exec .venv/bin/python -m pytest tests/pipeline/test_job_matrix.py -k colocated
 fi
 exec .venv/bin/python -m pytest --durations=15 tests/distributed tests/pipeline

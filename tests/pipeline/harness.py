@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -41,6 +42,23 @@ FLAGS = """--actor.num_nodes 1 --vllm.num_engines 1 --reward.remote_url none.py 
 
 class ReadableActor(StarePolicyActor):
     """The policy actor with doors to read what it holds."""
+
+    def init_model_from_pretrained(self, strategy, *args) -> None:
+        whole = nullcontext()
+        if strategy.args.float32:
+            strategy.param_dtype = strategy.args.ds.param_dtype = "fp32"  # OpenRLHF's flag knows two others only
+            whole = patch("openrlhf.utils.utils.convert_to_torch_dtype", lambda name: torch.float32)
+        with whole:
+            super().init_model_from_pretrained(strategy, *args)
+        self.passes = 0
+        self.actor.register_forward_hook(self._count)
+
+    def _count(self, *call) -> None:
+        self.passes += self.actor.training
+
+    def count_passes(self) -> int:
+        """How many forward passes this rank has made in training mode."""
+        return self.passes
 
     def thresholds(self) -> tuple[float, float]:
         return tuple(float(tau) for tau in self.loss.method.thresholds)
@@ -88,7 +106,7 @@ class ReadableActor(StarePolicyActor):
         torch.manual_seed(self.strategy.seed)
 
     def fit_with(self, loss: str) -> tuple[dict, dict[tuple, list]]:
-        """`fit` with the loss "stare" or with "openrlhf", which is OpenRLHF's own, made with the same options.
+        """`fit` with the loss "method" of the policy or with "openrlhf", OpenRLHF's own, made with the same options.
 
         The second value is what the loss trained on: for each response of this rank, given by its tokens, the weights
         of its action tokens, once an epoch. They are read where OpenRLHF's loss takes the weighted advantages.
@@ -103,7 +121,8 @@ class ReadableActor(StarePolicyActor):
             return training_step(taken, *args)
 
         def forward(self, log_probs, old_log_probs, weighted, action_mask, **named):
-            rows = zip(experience.sequences, experience.attention_mask.bool(), strict=True)
+            of_penalty = log_probs is old_log_probs  # not of the weighted advantages: see MethodLoss
+            rows = () if of_penalty else zip(experience.sequences, experience.attention_mask.bool(), strict=True)
             for row, (sequence, attended) in enumerate(rows):
                 mask = action_mask[row].bool()
                 weights = weighted[row][mask] / experience.advantages[row][mask]
@@ -113,7 +132,7 @@ class ReadableActor(StarePolicyActor):
         options = inspect.signature(PolicyLoss).parameters
         own = PolicyLoss(**{name: getattr(self.loss, name) for name in options})
         with (
-            patch.object(trainer, "actor_loss_fn", {"stare": self.loss, "openrlhf": own}[loss]),
+            patch.object(trainer, "actor_loss_fn", {"method": self.loss, "openrlhf": own}[loss]),
             patch.object(trainer, "training_step", step),
             patch.object(PolicyLoss, "forward", forward),
         ):
@@ -164,12 +183,16 @@ class ActorGroup:
         if flags is not None:
             self.start(flags)
 
-    def start(self, flags: list[str]) -> None:
-        """Load the model and set up DeepSpeed, as at the start of a job. What was trained before is gone."""
+    def start(self, flags: list[str], float32: bool = False) -> None:
+        """Load the model and set up DeepSpeed, as at the start of a job. What was trained before is gone.
+
+        With `float32` no difference between two ways to train is bfloat16's rounding.
+        """
         from openrlhf.utils import get_strategy
 
         ranks_flags = ["--actor.num_gpus_per_node", str(self.ranks), "--actor.model_name_or_path", self.model]
         self.args = parse([*FLAGS, *ranks_flags, *flags])
+        self.args.float32 = float32
         strategy = get_strategy(self.args)
         ray.get(self.group.async_init_model_from_pretrained(strategy, self.model, self.max_steps, None))
 

@@ -125,11 +125,6 @@ def rollout(model: str | Path) -> tuple[list[Experience], float]:
     return responses, torch.cat(entropies).mean().item()
 
 
-def actor_group(model: str | Path, ranks: int) -> ActorGroup:
-    """Processes for all cells with so many ranks: starting them takes far longer than a cell."""
-    return ActorGroup(model, ranks=ranks, flags=None)
-
-
 def run_cell(group: ActorGroup, cell: Cell) -> Outcome:
     began = time.perf_counter()
     responses, entropy = rollout(group.model)
@@ -139,13 +134,13 @@ def run_cell(group: ActorGroup, cell: Cell) -> Outcome:
         group.start([*FLAGS, *stare, target, *cell.flags(), "--ckpt.path", checkpoints])
         group.run("save_checkpoint", "start")
         start = weights_of(group)
-        statuses, weights = train(group, responses, "stare")
+        statuses, weights = train(group, responses, "method")
         thresholds, stare = group.run("thresholds"), weights_of(group)
         group.run("restore")
         train(group, responses, "openrlhf")
         openrlhf = weights_of(group)
         group.run("restore")
-        train(group, responses, "stare")
+        train(group, responses, "method")
         return Outcome(
             thresholds=thresholds,
             weights=weights,
@@ -159,10 +154,33 @@ def run_cell(group: ActorGroup, cell: Cell) -> Outcome:
         )
 
 
-def train(group: ActorGroup, responses: list[Experience], loss: str) -> tuple[list[dict], dict[tuple, list]]:
+# The other methods, with options that make them act on many of the fixed rollout's tokens, whatever the entropy is.
+METHODS = {
+    "ce_gppo": [],
+    "clip_cov": "--clip_cov.share 0.2 --clip_cov.low 0.05 --clip_cov.high 100".split(),
+    "entropy_bonus": "--entropy.schedule pi --entropy.target 4".split(),
+    "high_entropy": [],
+    "kl_cov": "--kl_cov.share 0.1".split(),
+    "sign_weights": "--entropy.schedule open".split(),
+}
+
+
+def method_figures(group: ActorGroup, name: str, cell: Cell) -> tuple[dict[str, float], dict[tuple, list]]:
+    """The figures of a method, and the weights of all tokens in training, after a rollout in a cell."""
+    responses, _ = rollout(group.model)
+    group.start([*FLAGS, "--policy_loss", name, *METHODS[name], *cell.flags()])
+    statuses, weights = train(group, responses, "method", alike=name != "high_entropy")
+    figures = {key: value for key, value in statuses[0].items() if key.startswith(f"{name}/")}
+    assert all({**status, **figures} == status for status in statuses)
+    return figures, weights
+
+
+def train(
+    group: ActorGroup, responses: list[Experience], loss: str, alike: bool = True
+) -> tuple[list[dict], dict[tuple, list]]:
     """The log-prob pass and the training on the rollout, dealt to the ranks as OpenRLHF's controller actor does it.
 
-    The status of every rank, and ω of every token.
+    The status of every rank, and the weight of every token, which is the same in all epochs if `alike`.
     """
     maker = SimpleNamespace(args=group.args, tokenizer=SimpleNamespace(pad_token_id=0))
     batches = RemoteExperienceMaker.split_rollout_samples(maker, responses)
@@ -175,7 +193,7 @@ def train(group: ActorGroup, responses: list[Experience], loss: str) -> tuple[li
     weights = {}
     for response, epochs in itertools.chain.from_iterable(rank.items() for rank in seen):
         assert response not in weights, "no response is dealt to two ranks"
-        assert epochs == [epochs[0]] * EPOCHS, "the weights stay through the epochs"
+        assert not alike or epochs == [epochs[0]] * EPOCHS, "the weights stay through the epochs"
         weights[response] = epochs[0]
     assert len(weights) == RESPONSES, "every response is trained on"
     return list(statuses), weights
@@ -220,7 +238,7 @@ def main() -> None:
 def outcomes(model: Path, cells: list[Cell]) -> Iterator[tuple[Cell, Outcome]]:
     """The cells in turn; those of equal ranks that follow one another share their processes."""
     for ranks, same_ranks in itertools.groupby(cells, key=lambda cell: cell.ranks):
-        with actor_group(model, ranks) as group:
+        with ActorGroup(model, ranks=ranks, flags=None) as group:  # starting them takes far longer than a cell
             for cell in same_ranks:
                 yield cell, run_cell(group, cell)
 

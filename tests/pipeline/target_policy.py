@@ -8,10 +8,9 @@ gradient, whose scale would otherwise not matter.
 from __future__ import annotations
 
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import torch
-from harness import ActorGroup, ReadableActor, fixed_experiences
+from harness import ActorGroup, fixed_experiences
 from openrlhf.trainer import ppo_trainer
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
@@ -27,22 +26,6 @@ LEFT_OUT = (1, 8, 9, 10, 11)  # of the third prompt every response
 FLAGS = f"""--policy_loss tpo --tpo.eta {ETA} --actor.adam.lr {LEARNING_RATE} --actor.adam.eps {EPSILON}
 --actor.max_norm 0 --rollout.batch_size {PROMPTS} --rollout.n_samples_per_prompt {SAMPLES} --rollout.micro_batch_size 2
 --train.batch_size {RESPONSES} --train.max_epochs {EPOCHS}""".split()
-
-
-class Float32Actor(ReadableActor):
-    def init_model_from_pretrained(self, strategy, *args) -> None:
-        strategy.param_dtype = strategy.args.ds.param_dtype = "fp32"  # OpenRLHF's flag knows two others only
-        with patch("openrlhf.utils.utils.convert_to_torch_dtype", lambda name: torch.float32):
-            super().init_model_from_pretrained(strategy, *args)
-        self.passes = 0
-        self.actor.register_forward_hook(self._count)
-
-    def _count(self, *call) -> None:
-        self.passes += self.actor.training
-
-    def count_passes(self) -> int:
-        """How many forward passes this rank has made in training mode."""
-        return self.passes
 
 
 def rollout(model: str) -> list[Experience]:
@@ -92,13 +75,9 @@ def in_one_process(model: str, epochs: int = EPOCHS) -> tuple[dict[str, torch.Te
     return {name: parameter.detach() for name, parameter in policy.named_parameters()}, losses, target
 
 
-def actor_group(model: str, ranks: int) -> ActorGroup:
-    return ActorGroup(model, ranks=ranks, flags=None, actor=Float32Actor)
-
-
 def train(group: ActorGroup, flags: list[str]) -> tuple[dict[str, torch.Tensor], list[dict]]:
     """The weights after the training and the status of every rank, the data going OpenRLHF's way to the ranks."""
-    group.start([*FLAGS, *flags])
+    group.start([*FLAGS, *flags], float32=True)
     maker = SimpleNamespace(args=group.args, tokenizer=SimpleNamespace(pad_token_id=0))
     batches = RemoteExperienceMaker.split_rollout_samples(maker, rollout(group.model))
     group.forward(batches)

@@ -1,6 +1,7 @@
 """A job that loses a process, cannot start or has no room for its checkpoint ends, says why, and leaves nothing.
 
-`kill_jobs.py` kills at random moments and resumes every time; here it is one kill of each kind.
+`kill_jobs.py` kills at random moments and resumes every time; here it is one kill of each kind, and test_resume.py has
+the one of a rank.
 """
 
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from jobs import ROOT, job_flags, run_job
-from kill_jobs import killed_job, last_line, resumed_job
+from kill_jobs import killed_job, last_line
 
 from openrlhf_stare.fixes.checkpoints import is_complete
 
@@ -28,16 +29,6 @@ THREE_STEPS = ["--data.max_samples", "12", "--ckpt.save_steps", "1"]
 def test_a_job_that_loses_a_process_ends_and_names_it(addends, tmp_path, target, shown):
     job, kill = killed_job([*job_flags(addends, tmp_path), *THREE_STEPS], tmp_path, target, shown=shown)
     assert kill.pid and not kill.problems(job), f"{kill}: {kill.problems(job)}\n{job.output[-4000:]}"
-
-
-def test_a_job_that_lost_a_rank_resumes_and_reaches_its_last_step(addends, tmp_path):
-    flags = [*job_flags(addends, tmp_path), *THREE_STEPS]
-    # Step 2 is shown right before its checkpoint is written.
-    job, kill = killed_job([*flags, "--console", "compact"], tmp_path, "actor rank", shown="step 2/3")
-    assert kill.pid and not kill.problems(job), f"{kill}: {kill.problems(job)}\n{job.output[-4000:]}"
-    assert f"the last lines of process {kill.pid}:\n  " in job.output
-    job, start, found = resumed_job(flags, tmp_path, steps=3)
-    assert start in (1, 2) and not found, f"{found}\n{job.output[-4000:]}"
 
 
 def test_a_job_whose_policy_collapses_ends_and_leaves_its_last_checkpoint(addends, tmp_path):
@@ -58,13 +49,6 @@ def test_a_driver_that_waits_for_a_process_that_waits_for_the_dead_is_ended(tmp_
     assert "after the environment: None" in job.output  # a user's own actor may end
     assert last_line(job).startswith("train_ray: error: a vLLM engine (RolloutRayActor, process ")
     assert "KeyboardInterrupt" not in job.output
-
-
-def test_an_engine_that_cannot_start_ends_the_job_with_its_own_error(addends, tmp_path):
-    job = run_job(job_flags(addends, tmp_path), tmp_path, env={"VLLM_CPU_KVCACHE_SPACE": "100000"})
-    assert job.status == 1 and not job.left_over
-    assert "a vLLM engine (RolloutRayActor, process " in last_line(job)
-    assert "failed while loading: RuntimeError: vLLM did not start: ValueError: Available memory" in last_line(job)
 
 
 def test_an_engine_s_error_of_many_lines_is_shown_whole(addends, tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from jobs import FIGURES, OFF_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
+from jobs import CONTROL_FIGURES, FIGURES, OFF_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
 from safetensors.torch import load_file
 
 ALWAYS = ["--entropy.target", "3"]  # no policy over 16 tokens has as much, so the gate is on
@@ -28,8 +28,9 @@ def test_colocated_with_several_optimizer_steps_two_epochs_clip_higher_dual_clip
     assert job.scalars["stare/reweight_m"] == pytest.approx([0.8, 0.7])
 
 
-def test_partial_rollout_with_dynamic_batches_packing_and_token_clip(addends, tmp_path):
-    flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "12"]
+def test_clip_cov_in_partial_rollouts_with_dynamic_batches_packing_and_token_clip(addends, tmp_path):
+    flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "12", "--entropy.schedule", "gate"]
+    flags += "--policy_loss clip_cov --clip_cov.share 0.1 --clip_cov.low 0.01 --clip_cov.high 100".split()
     flags += ["--train.async_enable", "--train.partial_rollout_enable"]
     flags += ["--train.dynamic_batch_enable", "--ds.packing_samples"]
     flags += ["--train.max_tokens_per_gpu", "64", "--rollout.max_tokens_per_gpu", "64"]
@@ -38,14 +39,19 @@ def test_partial_rollout_with_dynamic_batches_packing_and_token_clip(addends, tm
     job = run_job([*flags, "--console", "compact"], tmp_path, timeout=TIME_LIMIT)
     assert any(line.startswith("step 3/3 ") for line in job.output.splitlines()), job.output
     assert_sound(job, steps=3, vllm_kl=OFF_POLICY_KL)
-    assert_figures(job, rollouts=3)
+    assert CONTROL_FIGURES <= job.scalars.keys()
     assert job.scalars["entropy/gate_on"] == [1, 1, 1]
+    assert all(0 < ratio <= 0.1 for ratio in job.scalars["clip_cov/dropped_ratio"])
     assert all(0 <= ratio < 0.1 for ratio in job.scalars["is_filter_ratio"])
     assert any(length != 4 for length in job.scalars["response_length"])  # that of a well-formed answer
 
 
-def test_reference_model_kl_loss_zero2_ema_entropy_bonus_gradient_checkpointing_sequence_mask_pi(addends, tmp_path):
-    flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12", "--ds.zero_stage", "2"]
+def test_filtering_reference_model_kl_loss_zero2_ema_entropy_bonus_gradient_checkpointing_pi(addends, tmp_path):
+    prompts = (addends / "prompts.jsonl").read_text().splitlines()[:30]
+    odd = sum(int(json.loads(line)["label"]) % 2 for line in prompts)
+    assert odd == 14  # three rollouts of four prompts; the last two prompts fill none
+    flags = [*job_flags(addends, tmp_path), "--data.max_samples", "30", "--algo.dynamic_filtering_enable"]
+    flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/odd_totals.py"), "--ds.zero_stage", "2"]
     flags += ["--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01", "--algo.kl.use_loss"]
     flags += ["--algo.kl.estimator", "k3", "--train.enable_ema", "--train.ema_beta", "0.5"]
     flags += ["--actor.gradient_checkpointing_enable", "--actor.entropy_coef", "0.001"]
@@ -65,16 +71,21 @@ def test_reference_model_kl_loss_zero2_ema_entropy_bonus_gradient_checkpointing_
         assert figures["entropy/effort"] == pytest.approx(effort, rel=1e-5)
         assert figures["stare/reweight_w"] == pytest.approx(20**effort, rel=1e-5)
     assert changed(tmp_path / "model", addends / "model")
+    assert "Rollout of 16 responses: 16 left out, 0 kept" in job.output
+    assert job.scalars["odd_total"] == [1, 1, 1]  # the even totals were generated, and filtered
+    consumed = [round(32 / rate * 100) for rate in job.scalars["dynamic_filtering_pass_rate"]]
+    assert 12 < sum(consumed) <= 30
 
 
-def test_multi_turn_agent_with_packing_and_sampled_entropy(addends, tmp_path):
+def test_multi_turn_agent_with_gspo_packing_and_sampled_entropy(addends, tmp_path):
     """The tool's tokens lie in the middle of each response, and take no part in anything."""
     responses = 32
     flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "8", "--ds.packing_samples"]
     flags += ["--train.agent_func_path", str(ROOT / "tests/pipeline/agents/second_try.py")]
-    flags += ["--entropy.measure", "sampled", "--stare.variant", "C2"]
+    flags += ["--entropy.measure", "sampled", "--stare.variant", "C2", "--actor.policy_loss_type", "gspo"]
     job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
-    assert_sound(job, steps=2)
+    assert_sound(job, steps=2, vllm_kl=None)
+    assert "--actor.policy_loss_type gspo has one ratio per response" in job.output
     assert_figures(job, rollouts=2, variant="C2")
     for step, figures in enumerate(job.rollouts):
         means = {tag: values[step] for tag, values in job.scalars.items()}
@@ -88,71 +99,48 @@ def test_multi_turn_agent_with_packing_and_sampled_entropy(addends, tmp_path):
             assert count == pytest.approx(round(count), abs=1e-3)
 
 
-def test_dynamic_filtering_with_gspo(addends, tmp_path):
-    prompts = (addends / "prompts.jsonl").read_text().splitlines()[:30]
-    odd = sum(int(json.loads(line)["label"]) % 2 for line in prompts)
-    assert odd == 14  # three rollouts of four prompts; the last two prompts fill none
-    flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "30", "--algo.dynamic_filtering_enable"]
-    flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/odd_totals.py")]
-    flags += ["--actor.policy_loss_type", "gspo"]
+def test_sr_grpo_in_async_mode(addends, tmp_path):
+    """Rewards are 0 or 1, so without a baseline no token has a negative advantage."""
+    flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "16", "--advantage_estimator", "sr_grpo"]
+    flags += ["--entropy.schedule", "adaptive", "--entropy.step", "0.1", "--train.async_enable"]
+    job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
+    assert_sound(job, steps=4, vllm_kl=OFF_POLICY_KL)
+    assert job.scalars["stare/reweight_w"] == pytest.approx([1.2, 1.3, 1.4, 1.5])
+    for step, figures in enumerate(job.rollouts):
+        assert figures.keys() == FIGURES
+        assert figures["stare/positive_candidate_ratio"] > 0 == figures["stare/negative_candidate_ratio"]
+        assert figures["entropy/zero_variance_groups"] in range(4 + 1)
+        mean, std = job.scalars["soft_advantage_mean"][step], job.scalars["soft_advantage_std"][step]
+        # A soft reward is above its group's mean, and all alike make no spread.
+        assert job.scalars["rollout/reward_mean"][step] < mean <= 1 and 0 <= std <= 0.5
+    assert f"'soft_advantage_mean': {mean}," in job.output  # the same number on the console
+
+
+def test_tpo_with_kl_loss_dynamic_batches_packing_and_lost_rewards(addends, tmp_path):
+    """Rollouts of 4 prompts × 8 responses, trained on twice in steps of 2 prompts."""
+    flags = [*job_flags(addends, tmp_path), "--policy_loss", "tpo", "--data.max_samples", "12"]
+    flags += ["--algo.advantage.is_correction_level", "off", "--train.batch_size", "16", "--train.max_epochs", "2"]
+    flags += ["--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01", "--algo.kl.use_loss"]
+    flags += [
+        "--algo.kl.estimator",
+        "k3",
+        "--reward.remote_url",
+        str(ROOT / "tests/pipeline/rewards/sometimes_nan.py"),
+    ]
+    flags += "--train.micro_batch_size 4 --train.dynamic_batch_enable --ds.packing_samples".split()
+    flags += "--train.max_tokens_per_gpu 64 --rollout.max_tokens_per_gpu 64".split()
     job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
     assert_sound(job, steps=3, vllm_kl=None)
-    assert_figures(job, rollouts=3)
-    assert "Rollout of 16 responses: 16 left out, 0 kept" in job.output
-    assert job.scalars["odd_total"] == [1, 1, 1]  # the even totals were generated, and filtered
-    consumed = [round(32 / rate * 100) for rate in job.scalars["dynamic_filtering_pass_rate"]]
-    assert 12 < sum(consumed) <= 30
-    assert "--actor.policy_loss_type gspo has one ratio per response" in job.output
-
-
-def test_sr_grpo_with_a_resume_from_sync_to_async(addends, tmp_path):
-    """Rewards are 0 or 1, so without a baseline no token has a negative advantage."""
-    shared = [*ALWAYS, "--data.max_samples", "16", "--advantage_estimator", "sr_grpo", "--ckpt.save_steps", "2"]
-    shared += ["--entropy.schedule", "adaptive", "--entropy.step", "0.1", "--ckpt.path", str(tmp_path / "checkpoints")]
-    first = run_job([*job_flags(addends, tmp_path / "sync"), *shared], tmp_path / "sync", timeout=TIME_LIMIT)
-    assert_sound(first, steps=4)
-    (tmp_path / "checkpoints/_actor/latest").write_text("global_step2")  # as if the job had ended in its third step
-    shared += ["--ckpt.load_enable", "--train.async_enable"]
-    second = run_job([*job_flags(addends, tmp_path / "async"), *shared], tmp_path / "async", timeout=TIME_LIMIT)
-    assert_sound(second, steps=2, vllm_kl=OFF_POLICY_KL)
-    assert first.scalars["stare/reweight_w"] == pytest.approx([1.2, 1.3, 1.4, 1.5])
-    assert second.scalars["stare/reweight_w"] == pytest.approx([1.4, 1.5])
-    for job in (first, second):
-        for step, figures in enumerate(job.rollouts):
-            assert figures.keys() == FIGURES
-            assert figures["stare/positive_candidate_ratio"] > 0 == figures["stare/negative_candidate_ratio"]
-            assert figures["entropy/zero_variance_groups"] in range(4 + 1)
-            mean, std = job.scalars["soft_advantage_mean"][step], job.scalars["soft_advantage_std"][step]
-            # A soft reward is above its group's mean, and all alike make no spread.
-            assert job.scalars["rollout/reward_mean"][step] < mean <= 1 and 0 <= std <= 0.5
-        assert f"'soft_advantage_mean': {mean}," in job.output  # the same number on the console
-
-
-def test_tpo_in_two_stages_with_kl_loss_and_lost_rewards_then_resumed_with_dynamic_batches(addends, tmp_path):
-    """Rollouts of 4 prompts × 8 responses, trained on twice in steps of 2 prompts, half a prompt at a time."""
-    shared = ["--policy_loss", "tpo", "--algo.advantage.is_correction_level", "off", "--data.max_samples", "12"]
-    shared += ["--train.batch_size", "16", "--train.micro_batch_size", "4", "--train.max_epochs", "2"]
-    shared += ["--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01", "--algo.kl.use_loss"]
-    shared += ["--algo.kl.estimator", "k3", "--ckpt.save_steps", "2", "--ckpt.path", str(tmp_path / "checkpoints")]
-    lost = ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/sometimes_nan.py")]
-    first = run_job([*job_flags(addends, tmp_path / "first"), *shared, *lost], tmp_path / "first", timeout=TIME_LIMIT)
-    assert_sound(first, steps=3, vllm_kl=None)
-    assert all(tokens > 0 for tokens in first.scalars["entropy/nonfinite_tokens"])
-
-    shared += "--ckpt.load_enable --train.dynamic_batch_enable --ds.packing_samples".split()
-    shared += "--train.max_tokens_per_gpu 64 --rollout.max_tokens_per_gpu 64".split()
-    second = run_job([*job_flags(addends, tmp_path / "second"), *shared], tmp_path / "second", timeout=TIME_LIMIT)
-    assert_sound(second, steps=1, vllm_kl=None)
-    assert changed(tmp_path / "second/model", tmp_path / "first/model")
-    for job in (first, second):
-        assert {tag for tag in job.scalars if tag.startswith(("entropy/", "stare/", "tpo/"))} == {
-            *(f"entropy/{name}" for name in ("mean", "authority", "nonfinite_tokens", "seconds")),
-            *(f"tpo/{name}" for name in ("target_kl", "fit_kl", "effective_responses", "zero_variance_groups")),
-        }
-        for target_kl, fit_kl in zip(job.scalars["tpo/target_kl"], job.scalars["tpo/fit_kl"], strict=True):
-            assert 0 < fit_kl < target_kl, "every step on a rollout brings the policy closer to its target"
-        assert all(1 < responses < 8 for responses in job.scalars["tpo/effective_responses"])
-        assert all(groups in range(4 + 1) for groups in job.scalars["tpo/zero_variance_groups"])
+    assert all(tokens > 0 for tokens in job.scalars["entropy/nonfinite_tokens"])
+    assert changed(tmp_path / "model", addends / "model")
+    assert {tag for tag in job.scalars if tag.startswith(("entropy/", "stare/", "tpo/"))} == {
+        *(f"entropy/{name}" for name in ("mean", "authority", "nonfinite_tokens", "seconds")),
+        *(f"tpo/{name}" for name in ("target_kl", "fit_kl", "effective_responses", "zero_variance_groups")),
+    }
+    for target_kl, fit_kl in zip(job.scalars["tpo/target_kl"], job.scalars["tpo/fit_kl"], strict=True):
+        assert 0 < fit_kl < target_kl, "every step on a rollout brings the policy closer to its target"
+    assert all(1 < responses < 8 for responses in job.scalars["tpo/effective_responses"])
+    assert all(groups in range(4 + 1) for groups in job.scalars["tpo/zero_variance_groups"])
 
 
 def changed(model, other) -> bool:

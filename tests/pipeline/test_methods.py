@@ -1,23 +1,22 @@
-"""Methods through the whole stack: a job of three steps, and one that goes on from the second of them.
+"""Methods through the whole stack: a job of three steps, and one that goes on from the second of them in async mode.
 
-A job takes half a minute to start, so these are one of each kind; `test_actor_group.py` trains with every method.
-ALL_METHODS=1 bash launch/test.sh tests/pipeline/test_methods.py tries them all as jobs.
+A job takes half a minute to start, so this is a file of one's own; actor_group/test_actor_group.py trains with every
+method. ALL_METHODS=1 bash launch/test.sh tests/pipeline/test_methods.py tries them all as jobs.
 """
 
 import os
 
 import pytest
-from jobs import CONTROL_FIGURES, OFF_POLICY_KL, ON_POLICY_KL, ROOT, Job, assert_sound, job_flags, run_job
+from jobs import CONTROL_FIGURES, OFF_POLICY_KL, ROOT, Job, assert_sound, job_flags, run_job
 
 from openrlhf_stare.methods import base
 
 OWN = str(ROOT / "tests/pipeline/methods/surprisal_weights.py")
 TARGET, K_I = 3.0, 0.1  # no policy over 16 tokens has as much entropy, so the effort grows with every rollout
-ASYNC = "clip_cov"  # the one that is tried with asynchronous generation
-CHOSEN = base.names() if os.environ.get("ALL_METHODS") else [ASYNC, "high_entropy"]
+ALL = base.names() if os.environ.get("ALL_METHODS") else []
 
 
-@pytest.mark.parametrize("policy_loss", [*CHOSEN, OWN], ids=base.part_of)
+@pytest.mark.parametrize("policy_loss", [*ALL, OWN], ids=base.part_of)
 def test_a_method_trains_and_its_controller_goes_on_after_a_resume(addends, tmp_path, policy_loss):
     # Two optimizer steps on a rollout, since kl_cov and ce_gppo do nothing in the first.
     shared = ["--policy_loss", policy_loss, "--train.batch_size", "16", "--train.micro_batch_size", "8"]
@@ -25,16 +24,13 @@ def test_a_method_trains_and_its_controller_goes_on_after_a_resume(addends, tmp_
     strength = base.first_strength(policy_loss)
     if strength:
         shared += f"--entropy.schedule pi --entropy.target {TARGET} --entropy.k_p 0 --entropy.k_i {K_I}".split()
-    if policy_loss == ASYNC:
-        shared += ["--train.async_enable"]
-    vllm_kl = OFF_POLICY_KL if policy_loss == ASYNC else ON_POLICY_KL
 
     first = run_job([*job_flags(addends, tmp_path / "first"), *shared], tmp_path / "first", timeout=480)
-    assert_sound(first, steps=3, vllm_kl=vllm_kl)
+    assert_sound(first, steps=3)
     (tmp_path / "checkpoints/_actor/latest").write_text("global_step2")  # as if the job had ended in its third step
-    resumed = [*job_flags(addends, tmp_path / "second"), *shared, "--ckpt.load_enable"]
+    resumed = [*job_flags(addends, tmp_path / "second"), *shared, "--ckpt.load_enable", "--train.async_enable"]
     second = run_job(resumed, tmp_path / "second", timeout=480)
-    assert_sound(second, steps=1, vllm_kl=vllm_kl)
+    assert_sound(second, steps=1, vllm_kl=OFF_POLICY_KL)
 
     for job in (first, second):
         assert CONTROL_FIGURES <= job.scalars.keys()

@@ -3,48 +3,41 @@
 import json
 
 import pytest
-import ray
 import torch
-from harness import ActorGroup, fixed_experiences, start_ray, tokens
+from harness import fixed_experiences, tokens
 
 from openrlhf_stare import StareConfig, token_weights
 
 RANKS, RESPONSES = 2, 3
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ray_of_two_ranks():
-    start_ray(gpus=RANKS)
-    yield
-    ray.shutdown()
-
-
-def test_rank_0_writes_what_the_loss_trains_on_under_the_step_that_it_is_told(addends, tmp_path):
+def test_rank_0_writes_what_the_loss_trains_on_under_the_step_that_it_is_told(group_of, tmp_path):
     flags = f"""--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2 --stare.variant C2
         --entropy.target 9 --stare.record_tokens {RESPONSES} --logger.tensorboard_dir {tmp_path}/tensorboard
         --logger.wandb.run_name first --ckpt.path {tmp_path}/checkpoints""".split()
     experiences = fixed_experiences()
     for index, experience in enumerate(experiences):
         experience.info["reward"] = torch.tensor([float(index)])
-    with ActorGroup(addends / "model", ranks=RANKS, flags=flags) as group:
-        group.run("begin_step", 1)
-        group.forward(experiences)
-        group.fit(experiences)
-        group.run("begin_step", 2)
-        group.forward(fixed_experiences(seed=1))
-        group.fit(fixed_experiences(seed=1))
-        record = tmp_path / "tensorboard/first/tokens.jsonl"
-        lines = [json.loads(line) for line in record.read_text().splitlines()]
-        assert [line["step"] for line in lines] == [1] * RESPONSES + [2] * RESPONSES
-        taus = group.run("thresholds")[0]
+    group = group_of(RANKS)
+    group.start(flags)
+    group.run("begin_step", 1)
+    group.forward(experiences)
+    group.fit(experiences)
+    group.run("begin_step", 2)
+    group.forward(fixed_experiences(seed=1))
+    group.fit(fixed_experiences(seed=1))
+    record = tmp_path / "tensorboard/first/tokens.jsonl"
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1] * RESPONSES + [2] * RESPONSES
+    taus = group.run("thresholds")[0]
 
-        group.run("save_checkpoint", "global_step2", {"global_step": 2})
-        group.start([*flags, "--ckpt.load_enable", "--logger.wandb.run_name", "second"])
-        group.run("begin_step", 3)
-        group.forward(experiences)
-        group.fit(experiences)
-        resumed = (tmp_path / "tensorboard/second/tokens.jsonl").read_text().splitlines()
-        assert [json.loads(line)["step"] for line in resumed] == [3] * RESPONSES
+    group.run("save_checkpoint", "global_step2", {"global_step": 2})
+    group.start([*flags, "--ckpt.load_enable", "--logger.wandb.run_name", "second"])
+    group.run("begin_step", 3)
+    group.forward(experiences)
+    group.fit(experiences)
+    resumed = (tmp_path / "tensorboard/second/tokens.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in resumed] == [3] * RESPONSES
 
     assert [path.name for path in (tmp_path / "tensorboard/first").iterdir()] == ["tokens.jsonl"], "rank 0 alone"
     assert taus == (pytest.approx(lines[-1]["tau_positive"]), pytest.approx(lines[-1]["tau_negative"]))

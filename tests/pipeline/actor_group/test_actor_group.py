@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import ray
 import torch
-from harness import ActorGroup, fixed_experiences, start_ray, tokens
+from harness import ActorGroup, fixed_experiences, tokens
 
 from openrlhf_stare import StareConfig, surprisal_thresholds, token_weights
 from openrlhf_stare.methods import base
@@ -15,18 +15,10 @@ BATCH = "--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2
 GATE_ON, GATE_OFF = ["--entropy.target", "9"], ["--entropy.target", "1e-6"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ray_of_two_ranks():
-    start_ray(gpus=2)
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture(scope="module")
-def ranks(addends, ray_of_two_ranks):
+def ranks(group_of):
     """Two processes. A policy is started in them anew for every test that has flags of its own."""
-    with ActorGroup(addends / "model", ranks=2, flags=None) as group:
-        yield group
+    return group_of(2)
 
 
 def train(group: ActorGroup, flags: list[str]) -> dict:

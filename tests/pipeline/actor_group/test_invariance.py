@@ -1,15 +1,15 @@
 """The same rollout on other clusters (see invariance.py), in a pairwise cover of all that a cluster can change."""
 
 import pytest
-import ray
 import torch
-from harness import start_ray, tokens
+from harness import tokens
 from invariance import (
-    RANKS,
+    METHODS,
     REFERENCE,
     STARE,
-    actor_group,
+    Cell,
     cover,
+    method_figures,
     pairs,
     relative_difference,
     rollout,
@@ -23,23 +23,9 @@ from openrlhf_stare import surprisal_thresholds, token_weights
 ENTROPY_NOISE = 0.005
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ray_of_all_ranks():
-    start_ray(gpus=max(RANKS))
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture(scope="module")
-def reference(addends, ray_of_all_ranks):
-    with actor_group(addends / "model", REFERENCE.ranks) as group:
-        return run_cell(group, REFERENCE)
-
-
-@pytest.fixture(scope="module")
-def group(addends, reference, request):
-    with actor_group(addends / "model", request.param) as group:
-        yield group
+def reference(group_of):
+    return run_cell(group_of(REFERENCE.ranks), REFERENCE)
 
 
 def test_any_two_values_of_two_factors_meet_in_the_cover():
@@ -66,14 +52,9 @@ def test_the_reference_is_what_one_process_finds_without_openrlhf(addends, refer
     assert (reference.stare - reference.openrlhf).norm() > 0.3 * reference.step("openrlhf")
 
 
-@pytest.mark.parametrize(
-    "group, cell",
-    [pytest.param(cell.ranks, cell, id=str(cell)) for cell in cover() if cell != REFERENCE],
-    indirect=["group"],
-    scope="module",  # else pytest takes the group for one test's
-)
-def test_a_cell_trains_as_the_reference_does(reference, group, cell):
-    outcome = run_cell(group, cell)
+@pytest.mark.parametrize("cell", [cell for cell in cover() if cell != REFERENCE], ids=str)
+def test_a_cell_trains_as_the_reference_does(reference, group_of, cell):
+    outcome = run_cell(group_of(cell.ranks), cell)
     assert outcome.thresholds == reference.thresholds * cell.ranks, "the same bits on every rank"
     assert outcome.weights == reference.weights, "the same tokens of the same responses"
     assert outcome.gates == reference.gates * cell.ranks
@@ -90,3 +71,17 @@ def test_a_cell_trains_as_the_reference_does(reference, group, cell):
     assert stare < 2 * openrlhf
     if (cell.layout, cell.zero_stage) != ("dynamic", 2):
         assert openrlhf < 0.1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_another_method_finds_the_same_padded_packed_and_with_dynamic_batches(group_of, name):
+    """Ranks and micro-batches without OpenRLHF are in tests/distributed/test_methods_gloo.py."""
+    group = group_of(2)
+    padded, weights = method_figures(group, name, Cell(2, 1, "padded", 3))
+    for cell in (Cell(2, 2, "packed", 3), Cell(2, 4, "dynamic", 3)):
+        figures, in_training = method_figures(group, name, cell)
+        noise = {"abs": ENTROPY_NOISE} if name in ("high_entropy", "entropy_bonus") else {"rel": 0, "abs": 0}
+        for figure, value in padded.items():
+            assert figures[figure] == pytest.approx(value, **noise), figure
+        if name != "high_entropy":  # whose weights are of the training pass's entropies
+            assert in_training == weights

@@ -1,10 +1,8 @@
 """TPO on 1, 2 and 4 ranks, by whole groups and in two stages, is autograd over the whole batch on one process."""
 
 import pytest
-import ray
 import torch
-from harness import start_ray
-from target_policy import EPOCHS, LEFT_OUT, PROMPTS, RESPONSES, SAMPLES, actor_group, in_one_process, rollout, train
+from target_policy import EPOCHS, LEFT_OUT, PROMPTS, RESPONSES, SAMPLES, in_one_process, rollout, train
 
 WAYS = {
     "whole groups": ["--train.micro_batch_size", str(SAMPLES)],
@@ -16,22 +14,14 @@ WAYS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ray_of_four_ranks():
-    start_ray(gpus=4)
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture(scope="module")
 def reference(addends):
     return in_one_process(addends / "model")
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda ranks: f"{ranks} ranks")
-def group(addends, request, ray_of_four_ranks):
-    with actor_group(addends / "model", request.param) as group:
-        yield group
+def group(group_of, request):
+    return group_of(request.param)
 
 
 def distance(weights: dict, others: dict) -> float:

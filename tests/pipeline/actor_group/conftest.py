@@ -1,0 +1,22 @@
+"""OpenRLHF's actor group, whose processes, slow to import, are started once for all tests here."""
+
+from collections.abc import Callable
+
+import pytest
+import ray
+from harness import ActorGroup, start_ray
+
+
+@pytest.fixture(scope="package")
+def group_of(addends) -> Callable[..., ActorGroup]:
+    """The group of so many ranks, one of each number. Its policy is that of the last `start`."""
+    start_ray(gpus=1 + 2 + 2 + 4)
+    groups = {}
+
+    def group_of(ranks: int, number: int = 0) -> ActorGroup:
+        if (ranks, number) not in groups:
+            groups[ranks, number] = ActorGroup(addends / "model", ranks=ranks, flags=None)
+        return groups[ranks, number]
+
+    yield group_of
+    ray.shutdown()
