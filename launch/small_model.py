@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import time
@@ -187,6 +188,7 @@ def main(task: Task, prompts: Callable[[int, int], list[dict[str, str]]], descri
     args = parser.parse_args()
 
     disable_progress_bar()
+    logging.getLogger("DeepSpeed").disabled = True  # transformers imports it, and it warns that there is no GPU
     args.out_dir.mkdir(parents=True, exist_ok=True)
     if args.only_prompts:
         write_prompts(args.out_dir / args.only_prompts, prompts(args.prompts, args.seed))
