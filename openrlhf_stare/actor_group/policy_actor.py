@@ -184,13 +184,21 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         return {f"{part}.{name}": value for part, options in parts.items() for name, value in vars(options).items()}
 
     def _restore(self, checkpoint: dict) -> None:
-        """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow."""
+        """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow.
+
+        Raises:
+            ValueError: it is of a version with another layout.
+        """
         if not checkpoint or not self.loss:
             return
         state, flags = checkpoint.get("entropy"), self._flags()
         if state is None:
-            former = " The former controller of STARE cannot be read." if "stare" in checkpoint else ""
-            self._notice(f"The checkpoint has no state of the entropy's controller, which starts fresh.{former}")
+            if "stare" in checkpoint:
+                raise ValueError(
+                    "the checkpoint has the controller of an earlier openrlhf-stare, which this one cannot read: "
+                    "resume with that version, or start from the model that it saved, without --ckpt.load_enable"
+                )
+            self._notice("The checkpoint has no state of the entropy's controller, which starts fresh")
             return
         saved = state["flags"]
         differing = [flag for flag, value in flags.items() if saved.get(flag, value) != value]
