@@ -6,7 +6,7 @@
 The steps are those of one actor group (overhead_group.py) on a fixed rollout and a random Qwen2, without vLLM: a
 step of OpenRLHF's own actor and loss, one of STARE's with exact and one with sampled entropy, in all orders in turn.
 The ratios are to the OpenRLHF step of the same turn; the table has their median and quartiles. `entropy/seconds` is
-the figure that every run logs. `--policy_loss kl_cov` measures the steps of another method in STARE's place.
+the figure that every run logs. `--policy_loss kl_cov clip_cov` measures the steps of other methods in STARE's place.
 `--only mathematics` needs torch alone: the loss, and the entropy beside the log-probs from the same logits. Where
 OpenRLHF is not installed, its PolicyLoss with the default options is written out here.
 """
@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from itertools import permutations
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -34,6 +35,9 @@ from openrlhf_stare import StareConfig
 from openrlhf_stare.algorithms.entropy import chunked_entropy
 from openrlhf_stare.methods.base import Tokens
 from openrlhf_stare.runtime import CPU_VARIABLE
+
+if TYPE_CHECKING:
+    from harness import ActorGroup
 
 WAYS = ("openrlhf", "exact", "sampled")  # OpenRLHF's own actor and loss, and STARE's by their entropy
 GATE_ON = 100.0  # nats; no policy reaches this target, so the weights always act
@@ -81,16 +85,22 @@ def alternate(ways: dict[str, Callable[[], object]], turns: int, minutes: float 
 
 
 def step_figures(options: argparse.Namespace) -> list[Figure]:
-    from overhead_group import make_model, measured_group  # needs OpenRLHF
+    from overhead_group import make_model, measured_groups  # needs OpenRLHF
 
     with tempfile.TemporaryDirectory() as folder:
         others, vocabulary = make_model(Path(folder), options)
         print(f"Qwen2 with {others / 1e6:.1f} million parameters besides the embedding, vocabulary {vocabulary}")
-        with measured_group(folder, options, PROMPT, GATE_ON) as group:
-            steps = {way: lambda way=way: group.run("step", way) for way in WAYS}
-            turns = alternate(steps, options.pairs, options.minutes)
-            peaks = alternate({way: lambda way=way: group.run("log_prob_peak", way) for way in WAYS}, MEMORY_TURNS)
+        return [
+            figure
+            for method, group in measured_groups(folder, options, PROMPT, GATE_ON)
+            for figure in method_figures(method, group, options)
+        ]
 
+
+def method_figures(method: str, group: ActorGroup, options: argparse.Namespace) -> list[Figure]:
+    steps = {way: lambda way=way: group.run("step", way) for way in WAYS}
+    turns = alternate(steps, options.pairs, options.minutes)
+    peaks = alternate({way: lambda way=way: group.run("log_prob_peak", way) for way in WAYS}, MEMORY_TURNS)
     work = {str(rank["work"]) for turn in turns for ranks in turn.values() for rank in ranks}
     if len(work) != 1:
         raise AssertionError(f"the steps are of unequal work: {work}")
@@ -99,19 +109,20 @@ def step_figures(options: argparse.Namespace) -> list[Figure]:
         return [{way: reduce(rank[key] for rank in turn[way]) for way in WAYS} for turn in turns]
 
     steps = over_ranks("step")
-    print(f"OpenRLHF's step: {statistics.median(turn['openrlhf'] for turn in steps):.2f} s, each rank {work.pop()}")
+    seconds = statistics.median(turn["openrlhf"] for turn in steps)
+    print(f"{method}: OpenRLHF's step: {seconds:.2f} s, each rank {work.pop()}", flush=True)
     figures = []
     for name, key in (("step", "step"), ("log-prob pass", "log_probs")):
         for way in WAYS[1:]:
-            figures.append(Figure(f"{name}, {way} / OpenRLHF", ratios(over_ranks(key), way, "openrlhf")))
+            figures.append(Figure(f"{method}: {name}, {way} / OpenRLHF", ratios(over_ranks(key), way, "openrlhf")))
             if options.device == "cpu":  # other programs on the machine hardly change it
                 processor = over_ranks(f"{key}_processor", sum)
                 figures.append(Figure("  the same in processor time", ratios(processor, way, "openrlhf")))
     for way, at_most in (("exact", 0.03), ("sampled", 0.01)):
         shares = [turn[way][0]["stare"] / step[way] for turn, step in zip(turns, steps, strict=True)]
-        figures.append(Figure(f"entropy/seconds / step, {way}", shares, at_most))
+        figures.append(Figure(f"{method}: entropy/seconds / step, {way}", shares, at_most))
     figures += [
-        Figure("peak memory of the log-prob pass, exact / OpenRLHF", memory_ratios(peaks, "peak"), 1.05),
+        Figure(f"{method}: peak memory of the log-prob pass, exact / OpenRLHF", memory_ratios(peaks, "peak"), 1.05),
         Figure("  the same above what the process held before", memory_ratios(peaks, "rise"), 1.05),
     ]
     return figures
@@ -230,13 +241,13 @@ def entropy_figures(options: argparse.Namespace, device: torch.device) -> list[F
 
 
 def table(figures: list[Figure]) -> str:
-    lines = [f"{'figure':<58}{'median':>8}{'quartiles':>18}{'n':>4}{'at most':>9}"]
+    lines = [f"{'figure':<66}{'median':>8}{'quartiles':>18}{'n':>4}{'at most':>9}"]
     for figure in figures:
         quartiles = " – ".join(f"{quartile:.4f}" for quartile in figure.quartiles)
         asked = ""
         if figure.at_most is not None:
             asked = f"{figure.at_most:>9.2f}  {'holds' if figure.median <= figure.at_most else 'EXCEEDED'}"
-        lines.append(f"{figure.name:<58}{figure.median:>8.4f}{quartiles:>18}{len(figure.values):>4}{asked}")
+        lines.append(f"{figure.name:<66}{figure.median:>8.4f}{quartiles:>18}{len(figure.values):>4}{asked}")
     return "\n".join(lines)
 
 
@@ -244,7 +255,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=30, help="turns, each with one step of every way")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no turn later; fewer turns than asked")
-    parser.add_argument("--policy_loss", default="stare", metavar="METHOD", help="the method whose steps are measured")
+    parser.add_argument(
+        "--policy_loss", nargs="+", default=["stare"], metavar="METHOD", help="whose steps are measured"
+    )
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--layers", type=int, default=9)
     parser.add_argument("--hidden", type=int, default=512, help="a multiple of 64, the size of a head")

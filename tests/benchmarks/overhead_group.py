@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import ray
@@ -109,22 +108,23 @@ def _from_status(field: str) -> int:
     return 1024 * int(re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
 
 
-@contextmanager
-def measured_group(
+def measured_groups(
     model: str, options: argparse.Namespace, prompt: int, target_entropy: float
-) -> Iterator[ActorGroup]:
+) -> Iterator[tuple[str, ActorGroup]]:
+    """The group with each of the methods in turn, in the same processes."""
     flags = f"""--ds.zero_stage 2 --actor.adam.lr 1e-6 --data.max_len {prompt + options.tokens}
         --rollout.batch_size {options.responses // 4} --rollout.n_samples_per_prompt 4
         --train.batch_size {options.responses} --train.micro_batch_size {options.micro_batch}
         --rollout.micro_batch_size {options.micro_batch}
-        --policy_loss {options.policy_loss} --entropy.target {target_entropy}"""
-    if options.policy_loss == "stare":
-        flags += " --stare.variant C2"
+        --entropy.target {target_entropy}"""
     start_ray(gpus=options.ranks)
     try:
-        with ActorGroup(model, ranks=options.ranks, flags=flags.split(), actor=MeasuredActor) as group:
-            group.run("prepare", rollout(options, prompt))
-            yield group
+        with ActorGroup(model, ranks=options.ranks, flags=None, actor=MeasuredActor) as group:
+            for method in options.policy_loss:
+                variant = ["--stare.variant", "C2"] if method == "stare" else []
+                group.start([*flags.split(), "--policy_loss", method, *variant])
+                group.run("prepare", rollout(options, prompt))
+                yield method, group
     finally:
         ray.shutdown()
 
