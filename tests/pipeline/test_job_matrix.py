@@ -41,7 +41,9 @@ def test_clip_cov_in_partial_rollouts_with_dynamic_batches_packing_and_token_cli
     assert_sound(job, steps=3, vllm_kl=OFF_POLICY_KL)
     assert CONTROL_FIGURES <= job.scalars.keys()
     assert job.scalars["entropy/gate_on"] == [1, 1, 1]
-    assert all(0 < ratio <= 0.1 for ratio in job.scalars["clip_cov/dropped_ratio"])
+    # Tokens of a response that was sampled twice are drawn twice, so that it can be more than the share.
+    for dropped, band in zip(*(job.scalars[f"clip_cov/{name}_ratio"] for name in ("dropped", "band")), strict=True):
+        assert 0 < dropped <= band < 1
     assert all(0 <= ratio < 0.1 for ratio in job.scalars["is_filter_ratio"])
     assert any(length != 4 for length in job.scalars["response_length"])  # that of a well-formed answer
 
