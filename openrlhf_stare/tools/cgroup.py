@@ -26,20 +26,22 @@ def limited(**limits: int) -> Iterator[list[str]]:
     Yields:
         The files that a process writes its id to in order to join; none where this user may make no cgroup.
     """
-    made: list[Path] = []
+    made: dict[Path, Path] = {}  # by the folder above; in version 2 one has all controllers
+    to_join: list[str] = []
     try:
         with contextlib.suppress(OSError):  # read-only, as in most containers, or another user's
             for controller, limit in limits.items():
                 folder, version = _place(controller)
-                own = folder / f"openrlhf_stare-{os.getpid()}-{secrets.token_hex(4)}"
-                own.mkdir()
-                made.append(own)
-                (own / LIMITS[controller][version - 1]).write_text(str(limit))
-        complete = len(made) == len(limits)
-        yield [str(folder / "cgroup.procs") for folder in made] if complete else []
+                if folder not in made:
+                    own = folder / f"openrlhf_stare-{os.getpid()}-{secrets.token_hex(4)}"
+                    own.mkdir()
+                    made[folder] = own
+                (made[folder] / LIMITS[controller][version - 1]).write_text(str(limit))
+            to_join = [str(own / "cgroup.procs") for own in made.values()]
+        yield to_join
     finally:
-        for folder in made:
-            _remove(folder)
+        for own in made.values():
+            _remove(own)
 
 
 def _place(controller: str) -> tuple[Path, int]:
@@ -57,7 +59,12 @@ def _place(controller: str) -> tuple[Path, int]:
             # A cgroup with processes of its own has no controllers to give away, so ours is beside it.
             for folder in (own, own.parent):
                 given = folder / "cgroup.subtree_control"
-                if given.exists() and LIMITS.keys() <= set(given.read_text().split()):
+                # Who moves a process writes to the folder above both places, too.
+                if (
+                    given.exists()
+                    and os.access(folder / "cgroup.procs", os.W_OK)
+                    and LIMITS.keys() <= set(given.read_text().split())
+                ):
                     return folder, 2
     raise FileNotFoundError(f"no cgroup with the controller {controller}")
 

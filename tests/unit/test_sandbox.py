@@ -268,6 +268,14 @@ def test_page_tables_count_where_there_are_cgroups(cgroups, monkeypatch):
     assert not cgroups()
 
 
+def test_in_version_2_one_cgroup_has_both_limits(monkeypatch, tmp_path):
+    monkeypatch.setattr(cgroup, "_place", lambda controller: (tmp_path, 2))
+    with cgroup.limited(memory=2**28, pids=40) as to_join:
+        [own] = tmp_path.iterdir()
+        assert to_join == [f"{own}/cgroup.procs"]
+        assert {file.name: file.read_text() for file in own.iterdir()} == {"memory.max": "268435456", "pids.max": "40"}
+
+
 def test_a_cgroup_leaves_a_program_its_memory(cgroups):
     program = "x = bytearray(200 << 20)\nfor n in range(15): open(str(n), 'wb').write(bytes(1 << 20))\nprint(len(x))"
     assert run(program) == Outcome(f"{200 << 20}\n", failed=False)
