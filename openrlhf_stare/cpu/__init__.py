@@ -74,7 +74,7 @@ def install() -> None:
     if _installed:
         return
     _installed = True
-    # Each process imports some 6,000 modules, and spent a sixth of that time looking for garbage among them.
+    # Each process imports thousands of modules, and would look for garbage among them all the while.
     gc.set_threshold(10_000, 10, 10)
     from openrlhf_stare.cpu import patches
 

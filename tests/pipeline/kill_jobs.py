@@ -38,7 +38,7 @@ TARGETS = {
     "driver": (None, ""),
 }
 BOUND = 60  # seconds from the kill to the end of the job
-PATIENCE = 400  # seconds that a job has to come to the point at which it is to be killed
+PATIENCE = 240  # seconds that a job has to come to the point at which it is to be killed
 
 
 @dataclass

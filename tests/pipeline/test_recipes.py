@@ -42,7 +42,7 @@ def run_recipe(name: str, run: Path, *flags: str, **variables: str) -> Job:
 def assert_trained(job: Job, variant: str = "O1") -> int:
     """How many steps: dynamic filtering decides how many prompts fill a rollout."""
     steps = len(job.scalars.get("actor_grad_norm", []))
-    assert steps >= 2 and not problems(job, steps), f"{problems(job, steps)}\n{job.output[-4000:]}"
+    assert steps >= 3 and not problems(job, steps), f"{problems(job, steps)}\n{job.output[-4000:]}"
     assert_figures(job, rollouts=steps, variant=variant)
     assert " -m openrlhf_stare.train_ray --actor.model_name_or_path " in job.output.splitlines()[0]
     # Groups that are all right or all wrong have been left out.
@@ -66,8 +66,9 @@ def test_short_cot_on_prepared_data_and_the_mathematics_reward_with_answers_that
 
     task = {"MODEL": str(addends / "model"), "DATA": f"{data}/train.jsonl", "RESPONSE_TOKENS": "8"}
     task |= {"EVAL_DATA": f"{data}/aime24.jsonl,{data}/aime25.jsonl", "TARGET_ENTROPY": "0.01"}  # the gate stays shut
+    task |= {"EPISODES": "2"}  # 12 prompts are left, and filtering takes some of them
     task |= {"REWARD": str(ROOT / "tests/pipeline/rewards/boxed_addends.py")}
-    job = run_recipe("short_cot_7b", tmp_path, **task)  # 12 prompts are left, and no verifier outlives the job
+    job = run_recipe("short_cot_7b", tmp_path, **task)  # no verifier outlives the job
     steps = assert_trained(job)
     assert job.scalars["entropy/gate_on"] == [0] * steps
     assert job.scalars["stare/mean_weight"] == [1] * steps
