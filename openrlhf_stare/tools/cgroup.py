@@ -17,6 +17,9 @@ LIMITS = {
     "memory": ("memory.limit_in_bytes", "memory.max"),
     "pids": ("pids.max", "pids.max"),
 }
+# What a process of one thread writes a 0 to in order to join. Version 1 can move a thread alone, without the lock on
+# all forks of the machine, for which it waits some 10 ms.
+TO_JOIN = ("tasks", "cgroup.procs")
 
 
 @contextlib.contextmanager
@@ -24,9 +27,9 @@ def limited(**limits: int) -> Iterator[list[str]]:
     """Cgroups with these limits, by the controller's name, for as long as the context lasts.
 
     Yields:
-        The files that a process writes its id to in order to join; none where this user may make no cgroup.
+        The files that a process of one thread writes a 0 to in order to join; none where this user may make no cgroup.
     """
-    made: dict[Path, Path] = {}  # by the folder above; in version 2 one has all controllers
+    made: dict[Path, tuple[Path, int]] = {}  # by the folder above; in version 2 one has all controllers
     to_join: list[str] = []
     try:
         with contextlib.suppress(OSError):  # read-only, as in most containers, or another user's
@@ -35,12 +38,12 @@ def limited(**limits: int) -> Iterator[list[str]]:
                 if folder not in made:
                     own = folder / f"openrlhf_stare-{os.getpid()}-{secrets.token_hex(4)}"
                     own.mkdir()
-                    made[folder] = own
-                (made[folder] / LIMITS[controller][version - 1]).write_text(str(limit))
-            to_join = [str(own / "cgroup.procs") for own in made.values()]
+                    made[folder] = own, version
+                (made[folder][0] / LIMITS[controller][version - 1]).write_text(str(limit))
+            to_join = [str(own / TO_JOIN[version - 1]) for own, version in made.values()]
         yield to_join
     finally:
-        for own in made.values():
+        for own, _ in made.values():
             _remove(own)
 
 

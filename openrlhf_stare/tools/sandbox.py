@@ -65,7 +65,7 @@ for call, arguments in ("mount", mount), ("prctl", (ambient_capabilities, clear_
 # files, whose paths have no spaces.
 KILLED_FIRST = """
 { echo 1000 > /proc/self/oom_score_adj; } 2> /dev/null
-for processes in $0; do { echo $$ > "$processes"; } 2> /dev/null; done
+for cgroup in $0; do { echo 0 > "$cgroup"; } 2> /dev/null; done
 exec "$@"
 """
 
