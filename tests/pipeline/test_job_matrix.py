@@ -105,8 +105,11 @@ def test_sr_grpo_in_async_mode(addends, tmp_path):
     """Rewards are 0 or 1, so without a baseline no token has a negative advantage."""
     flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "16", "--advantage_estimator", "sr_grpo"]
     flags += ["--entropy.schedule", "adaptive", "--entropy.step", "0.1", "--train.async_enable"]
-    job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
+    job = run_job([*flags, "--stare.record_tokens", "2"], tmp_path, timeout=TIME_LIMIT)
     assert_sound(job, steps=4, vllm_kl=OFF_POLICY_KL)
+    # This mode's own trainer tells the ranks the step that is logged.
+    record = (tmp_path / "tensorboard/run/tokens.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in record] == [1, 1, 2, 2, 3, 3, 4, 4]
     assert job.scalars["stare/reweight_w"] == pytest.approx([1.2, 1.3, 1.4, 1.5])
     for step, figures in enumerate(job.rollouts):
         assert figures.keys() == FIGURES

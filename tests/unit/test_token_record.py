@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -151,51 +149,6 @@ def test_the_responses_are_spread_over_the_buffer_and_those_left_out_are_not_rec
     record.write(4, [])
     assert [line["step"] for line in lines(tmp_path)] == [1, 1, 1, 1, 2]
     assert len({line["time"] for line in lines(tmp_path)[:4]}) == 1, "a rollout has one time"
-
-
-def test_the_ranks_are_told_the_step_that_is_logged_before_they_train():
-    """By the trainers as Ray takes them to their processes: pickled in the driver, and used where nothing else is.
-
-    OpenRLHF trains under its steps 0, 1, …, which TensorBoard has as 1, 2, …
-    """
-    pickling = """
-from openrlhf_stare import worker
-worker.install()
-from openrlhf.trainer import ppo_trainer, ppo_trainer_async
-import ray.cloudpickle, sys
-trainers = [ppo_trainer.PPOTrainer, ppo_trainer_async.TrainingActor]
-sys.stdout.buffer.write(ray.cloudpickle.dumps([t.__ray_metadata__.modified_class for t in trainers]))
-"""
-    done = subprocess.run([sys.executable, "-c", pickling], capture_output=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    in_worker = """
-from openrlhf_stare import worker
-worker.install()
-from types import SimpleNamespace
-import ray, ray.cloudpickle, sys
-ray.get = lambda refs: []
-for trainer in ray.cloudpickle.loads(sys.stdin.buffer.read()):
-    for responses in (0, 1):
-        calls = []
-        def run(method_name, **named):
-            calls.append((method_name, named))
-            return []
-        job = SimpleNamespace(
-            args=SimpleNamespace(
-                stare=SimpleNamespace(record_tokens=responses),
-                critic=SimpleNamespace(freezing_steps=-1),
-                ds=SimpleNamespace(enable_sleep=False),
-            ),
-            critic_model_group=None,
-            actor_model_group=SimpleNamespace(async_run_method=run),
-            kl_ctl=SimpleNamespace(value=0.0),
-        )
-        trainer.ppo_train(job, 6)
-        assert calls == [("begin_step", {"step": 7})] * responses + [("fit", {"kl_ctl": 0.0})], calls
-"""
-    pickled = done.stdout[done.stdout.index(b"\x80") :]
-    done = subprocess.run([sys.executable, "-c", in_worker], input=pickled, capture_output=True, timeout=300)
-    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_the_folder_is_beside_the_tensorboard_logs_or_that_of_the_checkpoints():
