@@ -12,6 +12,7 @@ Each run is a fresh process: variables and files of one run are not there in the
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import selectors
@@ -213,7 +214,7 @@ def _seconds_without_a_cpu(pid: int) -> dict[str, float]:
 def _bubblewrap(program: int, system_calls: int) -> list[str]:
     """The command that runs what comes after it in the sandbox. The files' contents are given as open files."""
     bwrap = shutil.which("bwrap")
-    view = _read_only_view()
+    view = _read_only_view(sys.executable, (sys.prefix, sys.base_prefix))
     sandbox = [bwrap, "--unshare-user", "--unshare-all", "--uid", NOBODY, "--gid", NOBODY]
     sandbox += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--hostname", "sandbox"]
     sandbox += ["--new-session", "--die-with-parent", "--clearenv"]
@@ -234,10 +235,11 @@ def _bubblewrap(program: int, system_calls: int) -> list[str]:
     return [*stage, shutil.which("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *sandbox]
 
 
-def _read_only_view() -> list[str]:
+@functools.cache
+def _read_only_view(executable: str, prefixes: tuple[str, ...]) -> list[str]:
     """bubblewrap's arguments for this Python and its and the system's libraries, each at its own place."""
-    python = os.path.realpath(sys.executable)
-    prefixes = (sys.base_prefix, str(Path(python).parents[1]), sys.prefix)
+    python = os.path.realpath(executable)
+    prefixes = {*prefixes, str(Path(python).parents[1])}
     places = {"/usr/lib", "/usr/lib64", "/lib", "/lib64", *site.getsitepackages(), python}
     places |= {os.path.join(prefix, name) for prefix in prefixes for name in ("lib", "lib64", "pyvenv.cfg")}
     view, seen = [], []
