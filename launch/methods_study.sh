@@ -5,6 +5,7 @@
 # two optimizer steps, since kl_cov and ce_gppo do nothing in the first. All of this was fixed before the runs.
 # launch/methods_study.sh trains them all. Started again, it goes on with the runs that are missing or whose flags have
 # changed since. The results are in runs/methods_study: report.html, methods.png and table.md.
+# The step times in the table can be compared only with JOBS=1 and nothing else on the machine.
 # STEPS=400 AGAIN_STEPS=200 SEEDS="0 1 2" JOBS=1 are the steps of the stages, the seeds and how many go on at a time.
 # ARMS="grpo stare_pi" are some of the arms only. launch/methods_study.sh ARM SEED is one of them, without the results.
 set -euo pipefail
