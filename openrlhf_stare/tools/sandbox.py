@@ -214,12 +214,12 @@ def _seconds_without_a_cpu(pid: int) -> dict[str, float]:
 def _bubblewrap(program: int, system_calls: int) -> list[str]:
     """The command that runs what comes after it in the sandbox. The files' contents are given as open files."""
     bwrap = shutil.which("bwrap")
-    view = _read_only_view(sys.executable, (sys.prefix, sys.base_prefix))
+    python = sys.executable, (sys.prefix, sys.base_prefix)
     sandbox = [bwrap, "--unshare-user", "--unshare-all", "--uid", NOBODY, "--gid", NOBODY]
     sandbox += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--hostname", "sandbox"]
     sandbox += ["--new-session", "--die-with-parent", "--clearenv"]
     sandbox += [word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)]
-    sandbox += view
+    sandbox += _read_only_view(*python)
     if sys.executable != os.path.realpath(sys.executable):
         sandbox += [*_parents(sys.executable), "--symlink", os.path.realpath(sys.executable), sys.executable]
     sandbox += ["--ro-bind-data", str(program), "/program.py", "--dev-bind", "/dev/null", "/dev/null"]
@@ -230,19 +230,20 @@ def _bubblewrap(program: int, system_calls: int) -> list[str]:
     # Root becomes a user without privileges first. That user may be kept out of the folder in which Python lies
     # (/root, say), so root prepares a view of it, from which the sandbox is then made. The first process of a process
     # namespace takes all others with it when it dies, which it could not do by a signal to another user's.
-    stage = [bwrap, "--unshare-pid", "--die-with-parent", "--ro-bind", "/usr", "/usr", *view, "--dir", "/tmp"]
+    stage = [bwrap, "--unshare-pid", "--die-with-parent", "--ro-bind", "/usr", "/usr"]
+    stage += [*_read_only_view(*python, without=("/usr",)), "--dir", "/tmp"]
     stage += ["--dev", "/dev", "--proc", "/proc"]
     return [*stage, shutil.which("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *sandbox]
 
 
 @functools.cache
-def _read_only_view(executable: str, prefixes: tuple[str, ...]) -> list[str]:
+def _read_only_view(executable: str, prefixes: tuple[str, ...], without: tuple[str, ...] = ()) -> list[str]:
     """bubblewrap's arguments for this Python and its and the system's libraries, each at its own place."""
     python = os.path.realpath(executable)
     prefixes = {*prefixes, str(Path(python).parents[1])}
     places = {"/usr/lib", "/usr/lib64", "/lib", "/lib64", *site.getsitepackages(), python}
     places |= {os.path.join(prefix, name) for prefix in prefixes for name in ("lib", "lib64", "pyvenv.cfg")}
-    view, seen = [], []
+    view, seen = [], [*without]
     for place in sorted(filter(os.path.exists, places)):
         if any(Path(place).is_relative_to(other) for other in seen):
             continue
