@@ -104,7 +104,9 @@ def draw(arms: dict[str, list[Result]], path: Path) -> None:
             ax.axhspan((1 - BAND) * TARGET, (1 + BAND) * TARGET, color="#888888", alpha=0.15, lw=0)
             for colour, arm in zip(("#888888", *COLOURS), ("grpo", method, f"{method}_pi"), strict=False):
                 if arm in arms:
-                    draw_curves(ax, [result.first for result in arms[arm]], (ENTROPY,), colour, title(arm))
+                    draw_curves(
+                        ax, [result.first for result in arms[arm]], (ENTROPY,), colour, title(arm).replace("`", "")
+                    )
             ax.set(title=f"{method}: entropy (nats)", xlabel="step", ylim=(0, 1))
             ax.legend(frameon=False, fontsize=7)
         last = panels[-1]
