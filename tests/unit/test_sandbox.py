@@ -39,6 +39,16 @@ def attempt(what, *args):
 """
 
 
+def of_another_worker(pid: int) -> bool:
+    """Whether it is below a process that runs other tests beside this one. What lost its parent is below none."""
+    while pid != os.getpid() and pid > 1 < os.getppid():
+        parent = int(re.search(r"^PPid:\s*(\d+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[1])
+        if parent == os.getppid():
+            return True
+        pid = parent
+    return False
+
+
 def sandboxed_processes() -> set[int]:
     """The processes that are in a process namespace below ours; not those that only wait to be reaped."""
     found = set()
@@ -46,8 +56,9 @@ def sandboxed_processes() -> set[int]:
         try:
             status = file.read_text()
             below = len(re.search(r"^NSpid:(.*)$", status, re.MULTILINE)[1].split()) > 1
-            if below and not re.search(r"^State:\s*Z", status, re.MULTILINE):
-                found.add(int(file.parent.name))
+            pid = int(file.parent.name)
+            if below and not re.search(r"^State:\s*Z", status, re.MULTILINE) and not of_another_worker(pid):
+                found.add(pid)
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
