@@ -17,8 +17,8 @@ LIMITS = {
     "memory": ("memory.limit_in_bytes", "memory.max"),
     "pids": ("pids.max", "pids.max"),
 }
-# What a process of one thread writes a 0 to in order to join. Version 1 can move a thread alone, without the lock on
-# all forks of the machine, for which it waits some 10 ms.
+# What a process of one thread writes a 0 to in order to join. Version 1 can move a thread alone, without the wait for
+# the lock on all forks of the machine.
 TO_JOIN = ("tasks", "cgroup.procs")
 
 

@@ -238,7 +238,8 @@ def _bubblewrap(program: int, system_calls: int) -> list[str]:
 
 @functools.cache
 def _read_only_view(executable: str, prefixes: tuple[str, ...], without: tuple[str, ...] = ()) -> list[str]:
-    """bubblewrap's arguments for this Python and its and the system's libraries, each at its own place."""
+    """bubblewrap's arguments for this Python and its and the system's libraries, each at its own place, less what is
+    below the folders `without`."""
     python = os.path.realpath(executable)
     prefixes = {*prefixes, str(Path(python).parents[1])}
     places = {"/usr/lib", "/usr/lib64", "/lib", "/lib64", *site.getsitepackages(), python}
