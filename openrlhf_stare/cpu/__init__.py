@@ -86,3 +86,4 @@ def install() -> None:
     patch_when_imported("openrlhf.trainer.ray.vllm_worker_wrap", patches.receive_weights_on_cpu)
     patch_when_imported("openrlhf.trainer.ray.vllm_engine", patches.engine_that_proves_its_patches)
     patch_when_imported("vllm.model_executor.layers.utils", patches.keep_plain_weights)
+    patch_when_imported("vllm.v1.worker.cpu_worker", patches.reserve_what_can_be_used)

@@ -129,6 +129,20 @@ def _plain_linear(layer, remove_weight: bool) -> None:
     layer.cpu_linear = torch.nn.functional.linear
 
 
+def reserve_what_can_be_used(module: ModuleType) -> None:
+    """vLLM writes zeros to all of VLLM_CPU_KVCACHE_SPACE, which takes seconds for a GiB, even where the model can use
+    little of it: a whole sequence for each that it generates at a time."""
+    determine = module.CPUWorker.determine_available_memory
+
+    def determine_available_memory(self) -> int:
+        layers = self.model_runner.get_kv_cache_spec().values()
+        sequence = sum(layer.max_memory_usage_bytes(self.vllm_config) for layer in layers)
+        at_once = self.scheduler_config.max_num_seqs + 1  # vLLM keeps a block for itself
+        return min(determine(self), at_once * sequence)
+
+    module.CPUWorker.determine_available_memory = determine_available_memory
+
+
 def receive_weights_on_cpu(module: ModuleType) -> None:
     """vLLM's worker receives weights into device="cuda"."""
     import torch

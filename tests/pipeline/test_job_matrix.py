@@ -1,6 +1,7 @@
 """STARE together with OpenRLHF's other features: a few jobs of a few steps, each of which carries several of them."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -26,6 +27,9 @@ def test_colocated_with_several_optimizer_steps_two_epochs_clip_higher_dual_clip
     assert job.scalars["entropy/gate_on"] == [1, 1]
     assert job.scalars["stare/reweight_w"] == pytest.approx([1.2, 1.3])
     assert job.scalars["stare/reweight_m"] == pytest.approx([0.8, 0.7])
+    # A cache for as many sequences as an engine may generate at a time, and not for all that a GiB holds.
+    cached = re.findall(r"Maximum concurrency for 32 tokens per request: ([\d.]+)x", job.output)
+    assert len(cached) == 2 and all(64 < float(sequences) < 1024 for sequences in cached)
 
 
 def test_clip_cov_in_partial_rollouts_with_dynamic_batches_packing_and_token_clip(addends, tmp_path):
