@@ -39,9 +39,14 @@ done
     stop "$python is $("$python" --version); set PYTHON to a Python 3.11"
 
 say "the $kind stack into .venv, with $("$python" --version)"
-[[ -x .venv/bin/python ]] || "$python" -m venv .venv
+[[ -x .venv/bin/python ]] || "$python" -m venv --without-pip .venv
 uv=$(command -v uv) || uv=.venv/bin/uv
-[[ -x $uv ]] || .venv/bin/python -m pip install --quiet --disable-pip-version-check uv
+# With the pip of that Python, since to set one up in .venv takes longer than uv itself.
+if [[ ! -x $uv ]] && ! "$python" -m pip --python .venv/bin/python install --quiet --disable-pip-version-check uv; then
+    say "with $python's own pip that did not work (above); trying with one in .venv"
+    .venv/bin/python -m ensurepip >/dev/null
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check uv
+fi
 
 # uv does not read pip's variables. Without an index of one's own, it knows where torch's CPU builds are.
 torch=()
@@ -81,17 +86,16 @@ if [[ $kind == gpu ]]; then
         install --no-build-isolation "flash-attn==$FLASH_ATTN" # isolation would hide torch from it
     fi
     say "OpenRLHF"
-    install "torch==$TORCH" -e ".[gpu,math,report,test]"
+    install "torch==$TORCH" pip -e ".[gpu,math,report,test]"
 else
-    install --override launch/cpu-overrides.txt -e ".[cpu,math,report,test]"
-    .venv/bin/python -c 'import sys, torch; sys.exit(bool(torch.version.cuda or torch.version.hip))' ||
+    install --override launch/cpu-overrides.txt pip -e ".[cpu,math,report,test]"
+    # Its own file says what it was built for; to import torch would take seconds here.
+    .venv/bin/python -c 'import runpy, sys; of = runpy.run_path(sys.argv[1]); sys.exit(bool(of["cuda"] or of["hip"]))' \
+        .venv/lib/python3.11/site-packages/torch/version.py ||
         stop "uv took a GPU build of torch: set UV_INDEX to the index of torch's CPU builds that pytorch.org names," \
             "and run this again"
     say "byte code of what a job imports, which each of its processes would otherwise compile for itself"
-    for part in trainer engine; do
-        env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m openrlhf_stare.cpu.byte_code $part >/dev/null 2>&1 & pids+=($!)
-    done
-    for pid in "${pids[@]}"; do wait "$pid"; done
+    .venv/bin/python launch/byte_code.py
 fi
 printf '%s' "$wanted" >"$stamp"
 say "done in $SECONDS s"

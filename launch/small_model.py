@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import shutil
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from transformers.utils.logging import disable_progress_bar
 
@@ -162,12 +162,21 @@ def make_checkpoint(task: Task, folder: Path, seed: int = 0, steps: int | None =
 
     # Made beside its place and then moved there, so that an interruption never leaves half a model.
     half_made = folder.with_name(f"{folder.name}.{os.getpid()}")
-    model.save_pretrained(half_made)
+    save(model, half_made)
     tokenizer.save_pretrained(half_made)
     (half_made / record_path.name).write_text(json.dumps(record, indent=2))
     shutil.rmtree(folder, ignore_errors=True)
     half_made.rename(folder)
     return record
+
+
+def save(model: Qwen2ForCausalLM, folder: Path) -> None:
+    """What `model.save_pretrained` writes; that imports DeepSpeed first, which takes seconds."""
+    folder.mkdir()
+    model.config.architectures, model.config.dtype = [type(model).__name__], model.dtype
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def write_prompts(path: Path, prompts: list[dict[str, str]]) -> None:
@@ -188,7 +197,6 @@ def main(task: Task, prompts: Callable[[int, int], list[dict[str, str]]], descri
     args = parser.parse_args()
 
     disable_progress_bar()
-    logging.getLogger("DeepSpeed").disabled = True  # transformers imports it, and it warns that there is no GPU
     args.out_dir.mkdir(parents=True, exist_ok=True)
     if args.only_prompts:
         write_prompts(args.out_dir / args.only_prompts, prompts(args.prompts, args.seed))

@@ -27,7 +27,7 @@ from transformers.utils.logging import disable_progress_bar
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launch"))
 from addends.make import make_prompts  # noqa: E402
 from addends.reward import LARGEST, SMALLEST, right_pairs  # noqa: E402
-from small_model import END, PAD, START, UNKNOWN, make_model, make_tokenizer, write_prompts  # noqa: E402
+from small_model import END, PAD, START, UNKNOWN, make_model, make_tokenizer, save, write_prompts  # noqa: E402
 
 # Qwen2's tokenizer writes a space as Ġ and the end of a line as Ċ.
 VOCABULARY = [PAD, END, START, UNKNOWN, *map(chr, range(33, 127)), "Ġ", "Ċ"]
@@ -73,7 +73,7 @@ def main() -> None:
         optimizer.step()
 
     args.out_dir.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(args.out_dir / "model")
+    save(model.to(torch.bfloat16), args.out_dir / "model")
     tokenizer.save_pretrained(args.out_dir / "model")
     write_prompts(args.out_dir / "prompts.jsonl", make_prompts(args.prompts, args.seed))
     print(f"{args.out_dir}/model: {STEPS} warm-up steps, loss {loss.item():.2f} nats per token")
