@@ -1,7 +1,7 @@
-"""Writes the byte code of the large packages that a job on a CPU imports: .venv/bin/python launch/byte_code.py
+"""Writes the byte code of what a job on a CPU imports, and of little else: .venv/bin/python launch/byte_code.py
 
 The installer calls it once. Without it each of a job's processes compiles some thousand modules at its first start,
-and at every start where PYTHONDONTWRITEBYTECODE is set. What no name here covers is compiled at its first import.
+and at every start where PYTHONDONTWRITEBYTECODE is set.
 """
 
 import gc
@@ -11,13 +11,16 @@ import re
 import sysconfig
 from pathlib import Path
 
-PACKAGES = """accelerate aiohttp datasets deepspeed google huggingface_hub mistral_common mpmath networkx numpy openai
-openrlhf opentelemetry pandas peft pydantic ray rich setuptools sympy tensorboard torch transformers tvm_ffi vllm
-xgrammar""".split()
-# Folders that no job imports, or (models) one file of some hundred.
+# Of the packages with more source than SMALL these; the smaller ones together take a second.
+LARGE = """PIL accelerate aiohttp datasets deepspeed fsspec google grpc huggingface_hub mistral_common mpmath networkx
+numpy openai openrlhf opentelemetry pandas peft pyarrow pydantic ray rich setuptools sympy tensorboard torch torchgen
+transformers tvm_ffi vllm""".split()
+SMALL = 500_000  # bytes
+# What of them no job imports, or of models one file of some hundred.
 LEFT_OUT = re.compile(
-    "/(_?tests?|testing|_vendor|autoscaler|benchmarks|entrypoints|f2py|models|physics|resources)/"
-    "|/ray/(data|llm|rllib|serve|train|tune)/"
+    "/tests/|/(tensorboard|torch)/_vendor/|/numpy/f2py/|/openai/resources/|/sympy/physics/|/torch/testing/"
+    "|/ray/(autoscaler|data|llm|rllib|serve|train|tune)/|/vllm/(benchmarks|models|model_executor/models)/"
+    "|/transformers/models/(?!auto/)"
 )
 
 
@@ -26,7 +29,10 @@ def write(file: str) -> None:
 
 
 if __name__ == "__main__":
-    installed = Path(sysconfig.get_path("purelib"))
-    files = [str(file) for package in PACKAGES for file in (installed / package).rglob("*.py")]
+    files = []
+    for package in Path(sysconfig.get_path("purelib")).iterdir():
+        sources = list(package.rglob("*.py")) if package.is_dir() else [package] * (package.suffix == ".py")
+        if package.name in LARGE or sum(file.stat().st_size for file in sources) < SMALL:
+            files += [str(file) for file in sources if not LEFT_OUT.search(str(file))]
     with multiprocessing.Pool(initializer=gc.disable) as pool:
-        pool.map(write, [file for file in files if not LEFT_OUT.search(file)], chunksize=32)
+        pool.map(write, files, chunksize=32)
