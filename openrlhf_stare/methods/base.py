@@ -32,14 +32,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar
-
-import torch.distributed as dist
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from openrlhf_stare import methods
 from openrlhf_stare.algorithms.control import EntropyControl, Strength
 from openrlhf_stare.options import Options, UsageError
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import Tensor
 
 WITHOUT_METHOD = ("openrlhf", "tpo")  # the values of --policy_loss that are no method
 

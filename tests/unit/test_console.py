@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from openrlhf_stare.driver import console
 
 args = SimpleNamespace(
-    policy_loss="stare",
+    policy_loss=sys.argv[2],
     ckpt=SimpleNamespace(path=sys.argv[1]),
     rollout=SimpleNamespace(batch_size=16),
     algo=SimpleNamespace(dynamic_filtering_enable=False),
@@ -33,7 +33,7 @@ args = SimpleNamespace(
 def replay():
     os.write(1, Path({str(RECORDED)!r}).read_bytes())
 
-with console.opened(sys.argv[2:]):
+with console.opened(sys.argv[3:]):
     print("imported")
 """
 
@@ -41,9 +41,12 @@ with console.opened(sys.argv[2:]):
 class Run:
     """The body under `console.opened`, as a process whose output goes to pipes, or to a terminal of some columns."""
 
-    def __init__(self, body: str, folder: Path, *, columns: int = 0, flags=("--console", "compact"), before=""):
+    def __init__(
+        self, body: str, folder: Path, *, columns=0, flags=("--console", "compact"), before="", policy_loss="openrlhf"
+    ):
+        """`openrlhf` has no strength to show, so that torch is not imported."""
         body = "".join(f"    {line}\n" for line in body.strip().splitlines())
-        command = [sys.executable, "-c", before + COMMAND + body, str(folder), *flags]
+        command = [sys.executable, "-c", before + COMMAND + body, str(folder), policy_loss, *flags]
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
         if columns:
             ours, theirs = pty.openpty()
@@ -133,7 +136,7 @@ def test_a_line_for_each_twentieth_of_the_run(total, count):
 
 
 def test_a_job_in_a_pipe(tmp_path):
-    job = Run("console.start_job(args)\nconsole.end_phase('Ray')\nreplay()", tmp_path)
+    job = Run("console.start_job(args)\nconsole.end_phase('Ray')\nreplay()", tmp_path, policy_loss="stare")
     assert job.status == 0 and job.err == ""
     checks, path, ray, *rest = job.out.splitlines()
     assert re.fullmatch(r"checks +\d+ s", checks) and re.fullmatch(r"Ray +\d+ s", ray)
@@ -278,7 +281,8 @@ def test_a_full_disk_ends_no_job(tmp_path):
 def test_a_console_that_was_closed_ends_no_job(tmp_path):
     body = "console.start_job(args)\nreplay()\ntime.sleep(0.5)\nprint('the last')"
     command = [sys.executable, "-c", COMMAND + "".join(f"    {line}\n" for line in body.splitlines())]
-    with subprocess.Popen([*command, str(tmp_path), "--console", "compact"], cwd=ROOT, stdout=subprocess.PIPE) as job:
+    command += [str(tmp_path), "openrlhf", "--console", "compact"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as job:
         job.stdout.close()
     assert "the last\n" in (tmp_path / "output.log").read_text()
 
