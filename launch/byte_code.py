@@ -11,7 +11,7 @@ import re
 import sysconfig
 from pathlib import Path
 
-# Of the packages with more source than SMALL these; the smaller ones together take a second.
+# Of the packages with more source than SMALL these, and all of the smaller ones.
 LARGE = """PIL accelerate aiohttp datasets deepspeed fsspec google grpc huggingface_hub mistral_common mpmath networkx
 numpy openai openrlhf opentelemetry pandas peft pyarrow pydantic ray rich setuptools sympy tensorboard torch torchgen
 transformers tvm_ffi vllm""".split()
@@ -29,10 +29,10 @@ def write(file: str) -> None:
 
 
 if __name__ == "__main__":
-    files = []
-    for package in Path(sysconfig.get_path("purelib")).iterdir():
+    files, installed = [], Path(sysconfig.get_path("purelib"))
+    for package in installed.iterdir():
         sources = list(package.rglob("*.py")) if package.is_dir() else [package] * (package.suffix == ".py")
         if package.name in LARGE or sum(file.stat().st_size for file in sources) < SMALL:
-            files += [str(file) for file in sources if not LEFT_OUT.search(str(file))]
+            files += [str(file) for file in sources if not LEFT_OUT.search(f"/{file.relative_to(installed)}")]
     with multiprocessing.Pool(initializer=gc.disable) as pool:
         pool.map(write, files, chunksize=32)
