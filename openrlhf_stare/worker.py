@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import gc
 import importlib
 from types import ModuleType
 
@@ -31,6 +33,8 @@ def install() -> None:
     for module, changes in CHANGES.items():
         for change in changes:
             patch_when_imported(module, functools.partial(_apply, change))
+    # Python would end by looking for garbage among the half million objects of the libraries, for a second and more.
+    atexit.register(gc.freeze)
     prepare_process()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import time
 from collections.abc import Iterator
@@ -36,6 +37,11 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         controller: what sets the method's strengths; without a method it only watches for a collapse.
         part: the first part of the method's figures.
     """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        # DeepSpeed has garbage collected whenever it prepares a model: half a second, if among all that was imported.
+        gc.freeze()
 
     def init_model_from_pretrained(self, strategy, pretrain, max_steps=None, vllm_engines=None):
         if vllm_engines:
