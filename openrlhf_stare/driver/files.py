@@ -15,7 +15,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,10 +35,14 @@ def check(args: SimpleNamespace) -> None:
     """
     try:
         checkpoints(args, None)
-        _scripts(args)
+        scripts = _scripts(args)
         look_for_the_hub(args)
-        for look in (data, model, reward):
-            look(args)
+        with ExitStack() as trials:  # imported while this process imports what reads data and model
+            outcomes = [trials.enter_context(_trial(*script)) for script in scripts]
+            data(args)
+            model(args)
+            for outcome in outcomes:
+                outcome()
     except UsageError as error:
         raise UsageError(f"{error} (--no_checks skips this look at the driver's machine)") from None
 
@@ -127,8 +131,9 @@ def _first_row(name: str, split: str) -> dict:
 
 def reward(args: SimpleNamespace) -> str:
     """What scores the responses; a Python file is imported."""
-    for path, name, flag in _scripts(args):
-        _try_file(path, name, flag)
+    for script in _scripts(args):
+        with _trial(*script) as outcome:
+            outcome()
     if agent := args.train.agent_func_path:
         return f"agent {agent}"
     return ", ".join(args.reward.remote_url or [f"reward model {args.reward.model_name_or_path}"])
@@ -151,17 +156,18 @@ def _scripts(args: SimpleNamespace) -> list[tuple[str, str, str]]:
     return scripts
 
 
-def _try_file(path: str, name: str, flag: str) -> None:
-    """Import a file in a process of its own, since it may hang or end its process.
+@contextmanager
+def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
+    """The import of a file in a process of its own, since it may hang or end its process.
 
-    Raises:
-        UsageError: it cannot be used.
+    The function given waits for the outcome. It raises `UsageError` if the file cannot be used.
     """
     command = [sys.executable, "-c", f"from {__name__} import _answer; _answer()", path, name, flag]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with tempfile.TemporaryFile("w+") as answer:
+
+    def outcome() -> None:
         try:
-            done = subprocess.run(command, env=environment, stdout=answer, timeout=FILE_SECONDS)
+            status = process.wait(FILE_SECONDS)
         except subprocess.TimeoutExpired:
             raise UsageError(
                 f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs into the first call of "
@@ -169,14 +175,20 @@ def _try_file(path: str, name: str, flag: str) -> None:
             ) from None
         answer.seek(0)
         lines = answer.read().splitlines()
-    if not lines:
-        raise UsageError(f"{flag} {path} ends the process that imports it (status {done.returncode}): mend it")
-    if lines[-1] != "ok":
-        raise UsageError(lines[-1])
+        if not lines:
+            raise UsageError(f"{flag} {path} ends the process that imports it (status {status}): mend it")
+        if lines[-1] != "ok":
+            raise UsageError(lines[-1])
+
+    with tempfile.TemporaryFile("w+") as answer, subprocess.Popen(command, env=environment, stdout=answer) as process:
+        try:
+            yield outcome
+        finally:
+            process.kill()
 
 
 def _answer() -> None:
-    """In the process of `_try_file`: print `ok`, or what is wrong, as the last line."""
+    """In the process of `_trial`: print `ok`, or what is wrong, as the last line."""
     from openrlhf_stare import worker
 
     answer, sys.stdout = sys.stdout, sys.stderr  # the file's own lines are no answer
