@@ -14,18 +14,26 @@ from pathlib import Path
 import pytest
 import torch
 from jobs import MARK, ROOT, assert_figures, assert_sound, end_processes, job_flags, marked_processes, run_job
-from kill_jobs import killed_job
+from kill_jobs import killed_job, last_line
+
+from openrlhf_stare.fixes.checkpoints import is_complete
 
 
-def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards(addends, tmp_path):
+def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards_until_the_policy_collapses(addends, tmp_path):
     # 3 prompts × 4 responses in micro-batches of 4 make 3 for 2 ranks, on which ZeRO-3 hangs: one prompt is left out.
     flags = job_flags(addends, tmp_path, prompts=3, samples=4, micro_batch=4)
-    flags += ["--train.batch_size", "8", "--data.max_samples", "9", "--policy_loss", "openrlhf"]
+    flags += ["--train.batch_size", "8", "--data.max_samples", "12", "--policy_loss", "openrlhf"]
     flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/sometimes_nan.py")]
-    flags += ["--train.micro_batch_size", "4"]
+    flags += ["--train.micro_batch_size", "4", "--ckpt.save_steps", "1"]
+    # No policy over 16 tokens has an entropy of 9 nats, so the third rollout of four is the last.
+    flags += ["--entropy.stop_below", "9", "--entropy.stop_after", "3"]
     job = run_job(flags, tmp_path)
-    assert job.status == 0, job.output[-4000:]
-    assert job.left_over == []
+    assert job.status == 1 and job.left_over == [], job.output[-4000:]
+    assert "the policy has collapsed. Go on from an earlier checkpoint" in last_line(job)
+    assert (tmp_path / "checkpoints/_actor/latest").read_text() == "global_step2"
+    assert is_complete(tmp_path / "checkpoints/_actor/global_step2")
+
+    assert len(job.scalars["actor_grad_norm"]) == 2
     assert "Rollout of 12 responses: 4 left out, 8 kept" in job.output
     assert "responses are left out of training: reward or advantage is not finite" in job.output
     # One response of every prompt has no reward, whichever prompt is left out.
