@@ -1,19 +1,37 @@
-"""A job that lost a rank goes on, past checkpoints that were cut short."""
+"""A job that lost a rank goes on, past checkpoints that were cut short: with a method of one's own, under PI.
 
+ALL_METHODS=1 bash launch/test.sh tests/pipeline/test_resume.py tries every method; actor_group/test_actor_group.py
+trains with every one, without a job of its own.
+"""
+
+import os
 from pathlib import Path
 
 import pytest
-from jobs import assert_sound, cut_short, job_flags, run_job
+from jobs import CONTROL_FIGURES, OFF_POLICY_KL, ROOT, assert_sound, cut_short, job_flags, run_job
 from kill_jobs import killed_job
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from openrlhf_stare.fixes.checkpoints import newest_complete
+from openrlhf_stare.methods import base
+
+OWN = str(ROOT / "tests/pipeline/methods/surprisal_weights.py")
+ALL = base.names() if os.environ.get("ALL_METHODS") else []
+# No policy over 16 tokens has as much entropy, so the effort grows with every rollout.
+TARGET, LOWER_TARGET, K_I = 3.0, 2.9, 0.1
 
 
-def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_actor_and_critic(addends, tmp_path):
-    flags = [*job_flags(addends, tmp_path), "--data.max_samples", "16", "--entropy.target", "3", "--ckpt.load_enable"]
-    flags += "--advantage_estimator gae --critic.num_gpus_per_node 1 --entropy.schedule adaptive".split()
-    flags += "--entropy.step 0.1 --ckpt.save_steps 1 --ckpt.max_num 2 --console compact".split()
+@pytest.mark.parametrize("policy_loss", [*ALL, OWN], ids=base.part_of)
+def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_actor_and_critic(
+    addends, tmp_path, policy_loss
+):
+    # Two optimizer steps on a rollout, since kl_cov and ce_gppo do nothing in the first.
+    flags = [*job_flags(addends, tmp_path), "--train.batch_size", "16", "--train.micro_batch_size", "8"]
+    flags += ["--data.max_samples", "16", "--policy_loss", policy_loss, "--ckpt.load_enable", "--console", "compact"]
+    flags += "--advantage_estimator gae --critic.num_gpus_per_node 1 --ckpt.save_steps 1 --ckpt.max_num 2".split()
+    strength = base.first_strength(policy_loss)
+    if strength:
+        flags += f"--entropy.schedule pi --entropy.target {TARGET} --entropy.k_p 0 --entropy.k_i {K_I}".split()
     # A job was killed while it saved its first checkpoint.
     checkpoints = tmp_path / "checkpoints"
     begun = checkpoints / "_actor/global_step1"
@@ -30,22 +48,35 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
 
     cut_short(checkpoints / "_critic" / newest)
     kept = int(newest[-1]) - 1
-    job = run_job([*flags, "--entropy.target", "2.5", "--console", "full"], tmp_path)
+    others = ["--train.async_enable", "--console", "full"]
+    if strength:
+        others += ["--entropy.target", str(LOWER_TARGET)]
+    job = run_job([*flags, *others], tmp_path)
     assert f"Resuming from checkpoint global_step{kept}, past the incomplete {newest}" in job.output
-    assert (
-        "The flags win where the checkpoint differs (entropy.target 3.0 -> 2.5); "
-        "the controller goes on from the checkpoint"
-    ) in job.output
     for model in ("_actor", "_critic"):
         saved = sorted(path.name for path in (checkpoints / model).glob("global_step*"))
         assert saved == ["global_step3", "global_step4"]
-    # The steps after the checkpoint were taken twice, with the strength that they had the first time.
-    steps = steps_of(tmp_path / "tensorboard", "train/stare/reweight_w")
-    assert_sound(job, steps=len(steps))
+    # The steps after the checkpoint were taken twice.
+    steps = steps_of(tmp_path / "tensorboard", "train/actor_grad_norm")
+    assert_sound(job, steps=len(steps), vllm_kl=OFF_POLICY_KL)
     first, second = steps[: -(4 - kept)], steps[-(4 - kept) :]
     assert first == [1, 2, 3][: len(first)] and second == list(range(kept + 1, 5))
-    assert job.scalars["stare/reweight_w"] == pytest.approx([1.1 + 0.1 * step for step in steps])
-    assert job.scalars["entropy/target"] == [3] * len(first) + [2.5] * len(second)
+    assert CONTROL_FIGURES <= job.scalars.keys()
+    assert all(0 < share <= 1 for share in job.scalars["entropy/authority"])
+    if strength:
+        assert (
+            f"The flags win where the checkpoint differs (entropy.target {TARGET} -> {LOWER_TARGET}); "
+            "the controller goes on from the checkpoint"
+        ) in job.output
+        targets = [TARGET] * len(first) + [LOWER_TARGET] * len(second)
+        assert job.scalars["entropy/target"] == pytest.approx(targets)
+        # PI's sum goes on from the checkpoint, and not from where the job was killed.
+        added = [K_I * (1 - mean / target) for mean, target in zip(job.scalars["entropy/mean"], targets, strict=True)]
+        taken = [added[:step] for step in first] + [
+            added[:kept] + added[len(first) :][: step - kept] for step in second
+        ]
+        assert job.scalars["entropy/effort"] == pytest.approx([sum(one) for one in taken])
+        assert len(set(job.scalars[strength])) == len(steps)
 
 
 def steps_of(folder: Path, tag: str) -> list[int]:

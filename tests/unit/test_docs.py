@@ -273,7 +273,7 @@ def test_the_method_of_ones_own_is_the_one_that_is_trained_with():
     assert shown == (ROOT / path).read_text() and len(shown.splitlines()) <= 25
     assert (
         f"`{path}`" in DOCS["methods.md"]
-        and base.part_of(path) in (ROOT / "tests/pipeline/test_methods.py").read_text()
+        and base.part_of(path) in (ROOT / "tests/pipeline/test_resume.py").read_text()
     )
     assert base.load(ROOT / path).strengths[0].name == "strength"
 
