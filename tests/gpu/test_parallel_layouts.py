@@ -1,7 +1,7 @@
 """Ring attention and tensor parallelism, where two ranks hold the same responses: a token counts once all the same.
 
-`launch/test.sh gpu` on a machine with two GPUs, or four. tests/pipeline/test_parallel_layouts.py tries the same
-without a GPU, but for the kernels.
+`launch/test.sh gpu` on a machine with two GPUs, or four. In tests/pipeline/actor_group/ test_with_parallel_layouts.py
+tries the same without a GPU, but for the kernels.
 """
 
 import subprocess

@@ -1,6 +1,7 @@
 """OpenRLHF's actor group, whose processes, slow to import, are started once for all tests here."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import ray
@@ -10,7 +11,7 @@ from harness import ActorGroup, start_ray
 @pytest.fixture(scope="package")
 def group_of(addends) -> Callable[..., ActorGroup]:
     """The group of so many ranks, one of each number. Its policy is that of the last `start`."""
-    start_ray(gpus=1 + 2 + 2 + 4)
+    start_ray(gpus=1 + 2 + 2 + 4, python_path=(str(Path(__file__).parents[1] / "stand_ins"),))
     groups = {}
 
     def group_of(ranks: int, number: int = 0) -> ActorGroup:

@@ -1,25 +1,24 @@
 """Ring attention and tensor parallelism on four ranks without a GPU, as far as dealing, reduction and figures go.
 
-With GPUs tests/gpu/test_parallel_layouts.py tries the same with the real kernels.
+With GPUs tests/gpu/test_parallel_layouts.py tries the same with the real kernels. By its name this file comes last of
+those that share the ranks: DeepSpeed keeps the tensor parallelism of a process for as long as that lives.
 """
 
 import json
-from pathlib import Path
 
 import pytest
 import ray
-from harness import ActorGroup, start_ray
 from layouts import BATCH, LAYOUTS, assert_duplicated_ranks_count_once
 
 RANKS = 4
 
 
 @pytest.fixture(scope="module")
-def ranks(addends):
-    start_ray(gpus=RANKS, python_path=(str(Path(__file__).with_name("stand_ins")),))
-    with ActorGroup(addends / "model", ranks=RANKS, duplicates=2, flags=None) as group:
-        yield group
-    ray.shutdown()
+def ranks(group_of):
+    group = group_of(RANKS)
+    group.group.duplicate_actors = 2
+    yield group
+    group.group.duplicate_actors = 1
 
 
 def test_with_ring_attention_duplicated_ranks_count_once(ranks):
@@ -53,6 +52,5 @@ class TestSaving:
 
 
 def test_with_tensor_parallelism_duplicated_ranks_count_once(ranks):
-    # The last, since DeepSpeed keeps the layout for as long as the process lives.
     ranks.start([*BATCH, *LAYOUTS["tensor parallel"]])
     assert_duplicated_ranks_count_once(ranks)
