@@ -51,11 +51,10 @@ def test_algorithms_are_found():
 
 
 def test_every_public_name_is_there():
-    modules_after(
-        "import openrlhf_stare\n"
-        "for name in openrlhf_stare.__all__:\n"
-        "    assert getattr(openrlhf_stare, name).__name__ == name and name in dir(openrlhf_stare)",
-    )
+    import openrlhf_stare
+
+    for name in openrlhf_stare.__all__:
+        assert getattr(openrlhf_stare, name).__name__ == name and name in dir(openrlhf_stare)
 
 
 def test_an_unknown_name_is_an_attribute_error():
