@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from jobs import CONTROL_FIGURES, FIGURES, OFF_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
+from jobs import CONTROL_FIGURES, OFF_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
 from safetensors.torch import load_file
 
 ALWAYS = ["--entropy.target", "3"]  # no policy over 16 tokens has as much, so the gate is on
@@ -32,24 +32,40 @@ def test_colocated_with_several_optimizer_steps_two_epochs_clip_higher_dual_clip
     assert len(cached) == 2 and all(64 < float(sequences) < 1024 for sequences in cached)
 
 
-def test_clip_cov_in_partial_rollouts_with_dynamic_batches_packing_and_token_clip(addends, tmp_path):
-    flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "12", "--entropy.schedule", "gate"]
-    flags += "--policy_loss clip_cov --clip_cov.share 0.1 --clip_cov.low 0.01 --clip_cov.high 100".split()
+def test_clip_cov_sr_grpo_and_adaptive_in_partial_rollouts_with_dynamic_batches_packing_and_token_clip(
+    addends, tmp_path
+):
+    """Rewards are 0 or 1, so without a baseline no token has a negative advantage."""
+    flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "12", "--advantage_estimator", "sr_grpo"]
+    flags += "--policy_loss clip_cov --clip_cov.share 0.1 --clip_cov.low 1e-6 --clip_cov.high 100".split()
+    flags += "--entropy.schedule adaptive --entropy.step 0.1 --clip_cov.bound 0.9".split()
     flags += ["--train.async_enable", "--train.partial_rollout_enable"]
     flags += ["--train.dynamic_batch_enable", "--ds.packing_samples"]
     flags += ["--train.max_tokens_per_gpu", "64", "--rollout.max_tokens_per_gpu", "64"]
     flags += ["--algo.advantage.is_correction_mode", "clip", "--algo.advantage.is_correction_threshold", "0.5", "2"]
     flags += ["--rollout.temperature", "1.5"]  # for answers of different lengths
-    job = run_job([*flags, "--console", "compact"], tmp_path, timeout=TIME_LIMIT)
+    job = run_job([*flags, "--stare.record_tokens", "2", "--console", "compact"], tmp_path, timeout=TIME_LIMIT)
     assert any(line.startswith("step 3/3 ") for line in job.output.splitlines()), job.output
     assert_sound(job, steps=3, vllm_kl=OFF_POLICY_KL)
     assert CONTROL_FIGURES <= job.scalars.keys()
     assert job.scalars["entropy/gate_on"] == [1, 1, 1]
-    # Tokens of a response that was sampled twice are drawn twice, so that it can be more than the share.
-    for dropped, band in zip(*(job.scalars[f"clip_cov/{name}_ratio"] for name in ("dropped", "band")), strict=True):
-        assert 0 < dropped <= band < 1
+    assert job.scalars["clip_cov/share"] == pytest.approx([0.2, 0.3, 0.4])
+    # No covariance is positive in a rollout whose groups have one advantage.
+    drawn = list(zip(*(job.scalars[f"clip_cov/{name}_ratio"] for name in ("dropped", "band")), strict=True))
+    assert any(dropped > 0 for dropped, _ in drawn) and all(dropped <= band < 1 for dropped, band in drawn)
     assert all(0 <= ratio < 0.1 for ratio in job.scalars["is_filter_ratio"])
     assert any(length != 4 for length in job.scalars["response_length"])  # that of a well-formed answer
+    # This mode's own trainer tells the ranks the step that is logged.
+    record = [json.loads(line) for line in (tmp_path / "tensorboard/run/tokens.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in record] == [1, 1, 2, 2, 3, 3]
+    assert all(advantage >= 0 for line in record for advantage in line["advantage"])
+    for step, reward_mean in enumerate(job.scalars["rollout/reward_mean"]):
+        assert job.scalars["entropy/zero_variance_groups"][step] in range(4 + 1)
+        mean, std = job.scalars["soft_advantage_mean"][step], job.scalars["soft_advantage_std"][step]
+        # A soft reward is above its group's mean, and all alike make no spread.
+        assert reward_mean < mean <= 1 and 0 <= std <= 0.5
+        # The same number in OpenRLHF's own output.
+        assert f"'soft_advantage_mean': {mean}," in (tmp_path / "checkpoints/output.log").read_text()
 
 
 def test_filtering_reference_model_kl_loss_zero2_ema_entropy_bonus_gradient_checkpointing_pi(addends, tmp_path):
@@ -103,26 +119,6 @@ def test_multi_turn_agent_with_gspo_packing_and_sampled_entropy(addends, tmp_pat
         for name in ("positive_candidate", "negative_candidate", "positive_reweight", "negative_reweight"):
             count = figures[f"stare/{name}_ratio"] * sampled * responses
             assert count == pytest.approx(round(count), abs=1e-3)
-
-
-def test_sr_grpo_in_async_mode(addends, tmp_path):
-    """Rewards are 0 or 1, so without a baseline no token has a negative advantage."""
-    flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "16", "--advantage_estimator", "sr_grpo"]
-    flags += ["--entropy.schedule", "adaptive", "--entropy.step", "0.1", "--train.async_enable"]
-    job = run_job([*flags, "--stare.record_tokens", "2"], tmp_path, timeout=TIME_LIMIT)
-    assert_sound(job, steps=4, vllm_kl=OFF_POLICY_KL)
-    # This mode's own trainer tells the ranks the step that is logged.
-    record = (tmp_path / "tensorboard/run/tokens.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in record] == [1, 1, 2, 2, 3, 3, 4, 4]
-    assert job.scalars["stare/reweight_w"] == pytest.approx([1.2, 1.3, 1.4, 1.5])
-    for step, figures in enumerate(job.rollouts):
-        assert figures.keys() == FIGURES
-        assert figures["stare/positive_candidate_ratio"] > 0 == figures["stare/negative_candidate_ratio"]
-        assert figures["entropy/zero_variance_groups"] in range(4 + 1)
-        mean, std = job.scalars["soft_advantage_mean"][step], job.scalars["soft_advantage_std"][step]
-        # A soft reward is above its group's mean, and all alike make no spread.
-        assert job.scalars["rollout/reward_mean"][step] < mean <= 1 and 0 <= std <= 0.5
-    assert f"'soft_advantage_mean': {mean}," in job.output  # the same number on the console
 
 
 def test_tpo_with_kl_loss_dynamic_batches_packing_and_lost_rewards(addends, tmp_path):
