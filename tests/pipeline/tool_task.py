@@ -52,7 +52,6 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=400)
     args = parser.parse_args()
     disable_progress_bar()
-    torch.set_num_threads(1)
     draw = random.Random(args.seed)
 
     tokenizer = make_tokenizer(VOCABULARY)
