@@ -1,4 +1,4 @@
-"""The program of the ranks of test_selection_gloo.py: `python selection_ranks.py WORLD STORE`.
+"""The program of the ranks of test_selection_gloo.py: `python selection_ranks.py STORE`.
 
 A script of its own, because processes that spawn starts must be able to import what they run.
 """
@@ -17,6 +17,8 @@ import torch.multiprocessing as mp
 from openrlhf_stare.algorithms.distributed import all_reduce_sums, collective_device, gather_uneven
 from openrlhf_stare.cpu.padding import all_gather
 from openrlhf_stare.methods.stare import StareConfig, surprisal_thresholds, token_weights
+
+WORLDS = (2, 3, 4)
 
 
 def batch(rows: int = 37, columns: int = 40) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -42,8 +44,7 @@ def assert_same_on_all_ranks(values: torch.Tensor, group) -> None:
     assert all(torch.equal(values, other) for other in gathered)
 
 
-def check_splits(rank: int, world: int) -> None:
-    group = dist.group.WORLD
+def check_splits(rank: int, world: int, group: dist.ProcessGroup) -> None:
     for rows in (0, 1, 37):
         whole = batch(rows)
         flat = [x.flatten() for x in (-whole[0], whole[1])]
@@ -61,8 +62,7 @@ def check_splits(rank: int, world: int) -> None:
                     assert torch.equal(token_weights(*own, config=config, group=group), expected)
 
 
-def check_nan(rank: int, world: int) -> None:
-    group = dist.group.WORLD
+def check_nan(rank: int, world: int, group: dist.ProcessGroup) -> None:
     for selection in ("kthvalue", "radix", "auto"):
         for bad_rank in range(world):
             s, a = torch.rand(rank * 5), torch.randn(rank * 5)
@@ -81,8 +81,7 @@ def check_nan(rank: int, world: int) -> None:
     assert weights[0, 2] == (1 if rank == 0 else weights[0, 0])
 
 
-def check_helpers(rank: int, world: int) -> None:
-    group = dist.group.WORLD
+def check_helpers(rank: int, world: int, group: dist.ProcessGroup) -> None:
     assert collective_device(group) == collective_device(None) == torch.device("cpu")
     total = all_reduce_sums([0.1 * (rank + 1), 1.0], group)
     assert total.dtype == torch.float64
@@ -95,7 +94,7 @@ def check_helpers(rank: int, world: int) -> None:
     assert gather_uneven(torch.empty(0), group).numel() == 0
 
 
-def check_traffic(rank: int, world: int) -> None:
+def check_traffic(rank: int, world: int, group: dist.ProcessGroup) -> None:
     """radix moves the same number of bytes whatever the number of candidates, and no rank's number differs."""
     moved = []
     original = dist.all_reduce
@@ -109,15 +108,15 @@ def check_traffic(rank: int, world: int) -> None:
     for n in (0, 10, 100_000):
         moved.clear()
         s, a = torch.rand(n * (rank + 1)), torch.randn(n * (rank + 1))
-        surprisal_thresholds(s, a, top_p_ratio=0.1, group=dist.group.WORLD, selection="radix")
+        surprisal_thresholds(s, a, top_p_ratio=0.1, group=group, selection="radix")
         bytes_of.append(sum(moved))
         assert len(moved) == 5  # what is invalid, the sizes of the sets, and a table for each of three digits
     dist.all_reduce = original
     assert len(set(bytes_of)) == 1 and bytes_of[0] <= 256 * 2**10
-    assert_same_on_all_ranks(torch.tensor(bytes_of), dist.group.WORLD)
+    assert_same_on_all_ranks(torch.tensor(bytes_of), group)
 
 
-def check_duplicated_ranks(rank: int, world: int) -> None:
+def check_duplicated_ranks(rank: int) -> None:
     """Ring attention: ranks 0 and 1 hold one share, ranks 2 and 3 the other; 0 and 2, 1 and 3 are data-parallel."""
     data_parallel = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2]
     whole = batch(20)
@@ -135,7 +134,7 @@ def check_duplicated_ranks(rank: int, world: int) -> None:
     assert all_reduce_sums([float(len(own[0]))], data_parallel).item() == 20
 
 
-def check_gather_over_a_ring(rank: int, world: int) -> None:
+def check_gather_over_a_ring(rank: int) -> None:
     """Ranks 0 and 1 are one ring, 2 and 3 the other: values and gradients are those of the whole sequence."""
     ring = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
     whole = torch.arange(6.0).view(6, 1).requires_grad_()
@@ -148,19 +147,20 @@ def check_gather_over_a_ring(rank: int, world: int) -> None:
     torch.testing.assert_close(own.grad, whole.grad.chunk(2)[rank % 2])
 
 
-def run(rank: int, world: int, store: str) -> None:
+def run(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=max(WORLDS), timeout=timedelta(seconds=60)
     )
-    for check in (check_splits, check_nan, check_helpers, check_traffic):
-        check(rank, world)
-    if world == 4:
-        check_duplicated_ranks(rank, world)
-        check_gather_over_a_ring(rank, world)
+    for world in WORLDS:
+        group = dist.new_group(range(world)) if world < max(WORLDS) else dist.group.WORLD
+        if rank < world:
+            for check in (check_splits, check_nan, check_helpers, check_traffic):
+                check(rank, world, group)
+    check_duplicated_ranks(rank)
+    check_gather_over_a_ring(rank)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    world, store = int(sys.argv[1]), sys.argv[2]
-    mp.spawn(run, args=(world, store), nprocs=world)
+    mp.spawn(run, args=(sys.argv[1],), nprocs=max(WORLDS))
