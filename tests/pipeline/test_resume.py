@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from jobs import CONTROL_FIGURES, OFF_POLICY_KL, ROOT, assert_sound, cut_short, job_flags, run_job
+from jobs import CONTROL_FIGURES, OFF_POLICY_KL, ON_POLICY_KL, ROOT, assert_sound, cut_short, job_flags, run_job
 from kill_jobs import killed_job
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -61,6 +61,7 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     assert_sound(job, steps=len(steps), vllm_kl=OFF_POLICY_KL)
     first, second = steps[: -(4 - kept)], steps[-(4 - kept) :]
     assert first == [1, 2, 3][: len(first)] and second == list(range(kept + 1, 5))
+    assert all(abs(kl) < ON_POLICY_KL for kl in job.scalars["vllm_kl"][: len(first)])  # before the async job
     assert CONTROL_FIGURES <= job.scalars.keys()
     assert all(0 < share <= 1 for share in job.scalars["entropy/authority"])
     if strength:
@@ -76,7 +77,7 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
             added[:kept] + added[len(first) :][: step - kept] for step in second
         ]
         assert job.scalars["entropy/effort"] == pytest.approx([sum(one) for one in taken])
-        assert len(set(job.scalars[strength])) == len(steps)
+        assert len(set(job.scalars[strength])) == len(steps) and all(job.scalars["entropy/gate_on"])
 
 
 def steps_of(folder: Path, tag: str) -> list[int]:
