@@ -41,7 +41,9 @@ OWN_ERRORS = (
     torch.OutOfMemoryError,
 )
 # A driver that the death reaches ends within this time by itself, with Ray's own traceback.
-GRACE_SECONDS = 15
+GRACE_SECONDS = 5
+# One that was interrupted has this long to end Ray.
+END_SECONDS = 15
 
 # All actors of OpenRLHF. Ray knows ours by the names of the classes that they extend. Any other, such as an agent's
 # environments, may end without harm.
@@ -107,7 +109,7 @@ def _interrupt_a_waiting_driver(over: threading.Event) -> None:
         if not ray.is_initialized() or not (death := first_death()) or over.wait(GRACE_SECONDS):
             continue
         os.kill(os.getpid(), signal.SIGUSR1)
-        if not over.wait(GRACE_SECONDS):
+        if not over.wait(END_SECONDS):
             console.fail(f"train_ray: error: {death}")
             os._exit(1)
 
