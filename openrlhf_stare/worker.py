@@ -11,6 +11,10 @@ from types import ModuleType
 from openrlhf_stare.runtime import prepare_process
 from openrlhf_stare.when_imported import patch_when_imported
 
+# Every process imports thousands of modules, and Python would look for garbage among them all the while. Here, since
+# the driver's next imports bring torch.
+gc.set_threshold(10_000, 10, 10)
+
 HOOK = f"{__name__}.install"
 
 # Module of OpenRLHF -> what changes it once it is imported, in this order.

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from types import SimpleNamespace
 
@@ -74,8 +73,6 @@ def install() -> None:
     if _installed:
         return
     _installed = True
-    # Each process imports thousands of modules, and would look for garbage among them all the while.
-    gc.set_threshold(10_000, 10, 10)
     from openrlhf_stare.cpu import patches
 
     patch_when_imported("torch.cuda", patches.answer_for_cuda)
