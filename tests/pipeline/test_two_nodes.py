@@ -45,8 +45,9 @@ class Node:
 
     def command(self, *words: str) -> list[str]:
         """The command line that runs `words` on this node."""
-        # Not from the checkout, which Ray would show to the workers of all nodes.
-        script = 'mount --bind "$0" /tmp/ray && cd "$0" && exec "$@"'
+        # Not from the checkout, which Ray would show to the workers of all nodes. With a TMPDIR of the user's, Ray's
+        # files would be there, and both nodes' the same.
+        script = 'mount --bind "$0" /tmp/ray && cd "$0" && RAY_TMPDIR=/tmp exec "$@"'
         return ["ip", "netns", "exec", self.name, "sh", "-c", script, str(self.files), *words]
 
     def start_ray(self, script: str, *words: str, **variables: str) -> None:
@@ -54,6 +55,7 @@ class Node:
         environment = {**os.environ, **ACTIVE, MARK: self.mark}
         # gloo would take the interface that the machine's name leads to.
         environment |= {"NODE_IP": self.address, "GLOO_SOCKET_IFNAME": "eth0", "HF_HUB_OFFLINE": "1", **variables}
+        environment["RAY_health_check_failure_threshold"] = "2"  # a lost node is given up after 6 s, and not after 15
         environment.pop("RAY_ADDRESS", None)
         with open(self.files / "ray.log", "a") as log:
             command = self.command(
