@@ -1,7 +1,10 @@
-"""The models of the addends task, with the Python tool and without, made once for all pipeline tests."""
+"""The models of the addends task, with the Python tool and without, and a running Ray, once for all pipeline tests."""
 
+import os
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,3 +30,19 @@ def calculator(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("calculator")
     subprocess.run([sys.executable, ROOT / "tests/pipeline/tool_task.py", folder], check=True, timeout=600)
     return folder
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator:
+    """`ray start --head`, for jobs that need no Ray of their own: each starts and ends some seconds sooner."""
+    from jobs import MARK, Cluster, end_processes  # rewritten by now
+
+    mark, port, dashboard = uuid.uuid4().hex, 6391, 8291
+    command = f"ray start --head --num-gpus=4 --num-cpus=8 --port={port} --dashboard-port={dashboard}"
+    environment = {**os.environ, MARK: mark, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment.pop("RAY_ADDRESS", None)
+    try:
+        subprocess.run(command.split(), env=environment, check=True, timeout=120)
+        yield Cluster(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", mark)
+    finally:
+        end_processes(mark, grace=0)

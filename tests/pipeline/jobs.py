@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,17 @@ PLACEHOLDER_GRAD_NORM = math.sqrt(2)
 # here; asynchronous generation samples with weights of a step or two before.
 ON_POLICY_KL, OFF_POLICY_KL = 0.01, 0.03
 MARK = "STARE_TEST_JOB"  # inherited by every process of a job: Ray's daemons and workers, vLLM's processes
+# On a running cluster they inherit the cluster's, and bear these titles.
+OF_A_JOB = re.compile("ray::(Policy|Critic|Reference|Rollout|Stare|PPO|Training|GenerateSamples|VLLMLock)|VLLM::")
+
+
+@dataclass
+class Cluster:
+    """A running Ray."""
+
+    address: str  # for jobs that join it
+    jobs: str  # for jobs that are submitted to it
+    mark: str
 
 
 @dataclass
@@ -84,15 +96,19 @@ def run_job(
     timeout: float = 240,
     env: dict | None = None,
     command=None,
+    cluster: Cluster | None = None,
     meanwhile: Callable[[subprocess.Popen, str], None] | None = None,
 ) -> Job:
-    """Run `train_ray` with the flags; after `timeout` seconds all of it is killed and the status is 124.
+    """Run `train_ray` with the flags, on its own Ray or the cluster; after `timeout` seconds all of it is killed and
+    the status is 124.
 
-    `meanwhile(process, mark)` is called once the job is on its way; the seconds that it takes do not count as timeout.
+    `meanwhile(process, mark)`, with the mark that the job's workers bear, is called once the job is on its way; the
+    seconds that it takes do not count as timeout.
     """
     mark = uuid.uuid4().hex
     command = command or [sys.executable, "-m", "openrlhf_stare.train_ray"]
-    environment = {**os.environ, "RAY_ADDRESS": "local", "HF_HUB_OFFLINE": "1", MARK: mark, **(env or {})}
+    address = cluster.address if cluster else "local"
+    environment = {**os.environ, "RAY_ADDRESS": address, "HF_HUB_OFFLINE": "1", MARK: mark, **(env or {})}
     log = run / "output.log"
     run.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
@@ -102,13 +118,15 @@ def run_job(
         )
         try:
             if meanwhile:
-                meanwhile(process, mark)
+                meanwhile(process, cluster.mark if cluster else mark)
             status = process.wait(timeout)
         except subprocess.TimeoutExpired:
             status = 124
     seconds = time.monotonic() - start
     # A worker that Ray was starting when its raylet died tries to connect for some 15 seconds.
     left_over = end_processes(mark, grace=0 if status == 124 else 30)
+    if cluster:
+        left_over += end_processes(cluster.mark, grace=30, titles=OF_A_JOB)
     process.wait()
     return Job(status, log.read_text(errors="replace"), seconds, left_over, read_scalars(run / "tensorboard"))
 
@@ -169,7 +187,7 @@ def assert_figures(job: Job, rollouts: int, variant: str = "O1", top_p_ratio: fl
         assert abs(figures["stare/mean_weight"] - mean_weight) < 1e-5
 
 
-def marked_processes(mark: str) -> dict[int, str]:
+def marked_processes(mark: str, titles: re.Pattern = re.compile("")) -> dict[int, str]:
     """The living processes that inherited the mark: id -> command line."""
     found = {}
     for folder in Path("/proc").iterdir():
@@ -178,17 +196,18 @@ def marked_processes(mark: str) -> dict[int, str]:
         try:
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                if command:  # a zombie has none
+                if command and titles.match(command):  # a zombie has none
                     found[int(folder.name)] = command
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
     return found
 
 
-def end_processes(mark: str, grace: float) -> list[str]:
-    """Wait `grace` seconds for the marked processes to end, kill the rest, and return their command lines."""
+def end_processes(mark: str, grace: float, titles: re.Pattern = re.compile("")) -> list[str]:
+    """Wait `grace` seconds for the marked processes, or those with a title, to end; kill the rest, and return their
+    command lines."""
     deadline = time.monotonic() + grace
-    while (alive := marked_processes(mark)) and time.monotonic() < deadline:
+    while (alive := marked_processes(mark, titles)) and time.monotonic() < deadline:
         time.sleep(0.2)
     for pid in alive:
         try:

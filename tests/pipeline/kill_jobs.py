@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs import ROOT, Job, job_flags, marked_processes, problems, run_job
+from jobs import ROOT, Cluster, Job, job_flags, marked_processes, problems, run_job
 
 from openrlhf_stare.fixes.checkpoints import is_complete
 
@@ -94,9 +94,9 @@ def steps_shown(job: Job) -> list[int]:
     return [int(step) for step in re.findall(r"Global step (\d+):", job.output)]
 
 
-def killed_job(flags: list[str], run: Path, target: str, env: dict | None = None, **when) -> tuple[Job, Kill]:
+def killed_job(flags: list[str], run: Path, target: str, cluster: Cluster | None = None, **when) -> tuple[Job, Kill]:
     kill = Kill(target, run / "output.log", **when)
-    return run_job(flags, run, timeout=2 * BOUND, env=env, meanwhile=kill), kill
+    return run_job(flags, run, timeout=2 * BOUND, cluster=cluster, meanwhile=kill), kill
 
 
 def resumed_job(flags: list[str], run: Path, steps: int) -> tuple[Job, int, list[str]]:

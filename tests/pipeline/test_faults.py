@@ -24,8 +24,9 @@ THREE_STEPS = ["--data.max_samples", "12", "--ckpt.save_steps", "1"]
         ("driver", "Started a local Ray instance"),
     ],
 )
-def test_a_job_that_loses_a_process_ends_and_names_it(addends, tmp_path, target, shown):
-    job, kill = killed_job([*job_flags(addends, tmp_path), *THREE_STEPS], tmp_path, target, shown=shown)
+def test_a_job_that_loses_a_process_ends_and_names_it(addends, tmp_path, cluster, target, shown):
+    running = None if target == "driver" else cluster  # test_jobs.py has the driver of a job on a running one
+    job, kill = killed_job([*job_flags(addends, tmp_path), *THREE_STEPS], tmp_path, target, running, shown=shown)
     assert kill.pid and not kill.problems(job), f"{kill}: {kill.problems(job)}\n{job.output[-4000:]}"
 
 
@@ -39,9 +40,9 @@ def test_a_driver_that_waits_for_a_process_that_waits_for_the_dead_is_ended(tmp_
     assert "KeyboardInterrupt" not in job.output
 
 
-def test_an_engine_s_error_of_many_lines_is_shown_whole(addends, tmp_path):
+def test_an_engine_s_error_of_many_lines_is_shown_whole(addends, tmp_path, cluster):
     """Without the checks before Ray only vLLM itself says that the model has fewer positions."""
-    job = run_job([*job_flags(addends, tmp_path), "--no_checks", "--data.max_len", "2048"], tmp_path)
+    job = run_job([*job_flags(addends, tmp_path), "--no_checks", "--data.max_len", "2048"], tmp_path, cluster=cluster)
     assert job.status == 1 and not job.left_over
     before, error = job.output.split("train_ray: error: ")
     assert error.startswith("a vLLM engine (RolloutRayActor, process ")
@@ -50,8 +51,8 @@ def test_an_engine_s_error_of_many_lines_is_shown_whole(addends, tmp_path):
     assert "KeyboardInterrupt" not in before
 
 
-def test_an_actor_that_cannot_start_ends_the_job_with_its_own_error(addends, tmp_path):
-    job = run_job([*job_flags(addends, tmp_path), "--actor.lr_scheduler", "no_such"], tmp_path)
+def test_an_actor_that_cannot_start_ends_the_job_with_its_own_error(addends, tmp_path, cluster):
+    job = run_job([*job_flags(addends, tmp_path), "--actor.lr_scheduler", "no_such"], tmp_path, cluster=cluster)
     assert job.status == 1 and not job.left_over
     assert "no_such is not a valid SchedulerType" in last_line(job)
 

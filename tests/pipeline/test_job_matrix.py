@@ -33,7 +33,7 @@ def test_colocated_with_several_optimizer_steps_two_epochs_clip_higher_dual_clip
 
 
 def test_clip_cov_sr_grpo_and_adaptive_in_partial_rollouts_with_dynamic_batches_packing_and_token_clip(
-    addends, tmp_path
+    addends, tmp_path, cluster
 ):
     """Rewards are 0 or 1, so without a baseline no token has a negative advantage."""
     flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "12", "--advantage_estimator", "sr_grpo"]
@@ -44,7 +44,9 @@ def test_clip_cov_sr_grpo_and_adaptive_in_partial_rollouts_with_dynamic_batches_
     flags += ["--train.max_tokens_per_gpu", "64", "--rollout.max_tokens_per_gpu", "64"]
     flags += ["--algo.advantage.is_correction_mode", "clip", "--algo.advantage.is_correction_threshold", "0.5", "2"]
     flags += ["--rollout.temperature", "1.5"]  # for answers of different lengths
-    job = run_job([*flags, "--stare.record_tokens", "2", "--console", "compact"], tmp_path, timeout=TIME_LIMIT)
+    job = run_job(
+        [*flags, "--stare.record_tokens", "2", "--console", "compact"], tmp_path, timeout=TIME_LIMIT, cluster=cluster
+    )
     assert any(line.startswith("step 3/3 ") for line in job.output.splitlines()), job.output
     assert_sound(job, steps=3, vllm_kl=OFF_POLICY_KL)
     assert CONTROL_FIGURES <= job.scalars.keys()
@@ -69,7 +71,9 @@ def test_clip_cov_sr_grpo_and_adaptive_in_partial_rollouts_with_dynamic_batches_
         assert f"'soft_advantage_mean': {mean}," in (tmp_path / "checkpoints/output.log").read_text()
 
 
-def test_filtering_reference_model_kl_loss_zero2_ema_entropy_bonus_gradient_checkpointing_pi(addends, tmp_path):
+def test_filtering_reference_model_kl_loss_zero2_ema_entropy_bonus_gradient_checkpointing_pi(
+    addends, tmp_path, cluster
+):
     prompts = (addends / "prompts.jsonl").read_text().splitlines()[:30]
     odd = sum(int(json.loads(line)["label"]) % 2 for line in prompts)
     assert odd == 14  # three rollouts of four prompts; the last two prompts fill none
@@ -80,7 +84,7 @@ def test_filtering_reference_model_kl_loss_zero2_ema_entropy_bonus_gradient_chec
     flags += ["--actor.gradient_checkpointing_enable", "--actor.entropy_coef", "0.001"]
     flags += ["--algo.advantage.is_correction_level", "seq"]
     flags += ["--entropy.schedule", "pi", "--entropy.target", "1.2", "--stare.w_max", "20"]
-    job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
+    job = run_job(flags, tmp_path, timeout=TIME_LIMIT, cluster=cluster)
     assert_sound(job, steps=3)
     assert_figures(job, rollouts=3)
     assert abs(job.scalars["kl"][0]) < 1e-4 < job.last("kl")  # the policy starts as the reference and leaves it
@@ -100,13 +104,13 @@ def test_filtering_reference_model_kl_loss_zero2_ema_entropy_bonus_gradient_chec
     assert 12 < sum(consumed) <= 30
 
 
-def test_multi_turn_agent_with_gspo_packing_and_sampled_entropy(addends, tmp_path):
+def test_multi_turn_agent_with_gspo_packing_and_sampled_entropy(addends, tmp_path, cluster):
     """The tool's tokens lie in the middle of each response, and take no part in anything."""
     responses = 32
     flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "8", "--ds.packing_samples"]
     flags += ["--train.agent_func_path", str(ROOT / "tests/pipeline/agents/second_try.py")]
     flags += ["--entropy.measure", "sampled", "--stare.variant", "C2", "--actor.policy_loss_type", "gspo"]
-    job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
+    job = run_job(flags, tmp_path, timeout=TIME_LIMIT, cluster=cluster)
     assert_sound(job, steps=2, vllm_kl=None)
     assert "--actor.policy_loss_type gspo has one ratio per response" in job.output
     assert_figures(job, rollouts=2, variant="C2")
@@ -122,7 +126,7 @@ def test_multi_turn_agent_with_gspo_packing_and_sampled_entropy(addends, tmp_pat
             assert count == pytest.approx(round(count), abs=1e-3)
 
 
-def test_tpo_with_kl_loss_dynamic_batches_packing_and_lost_rewards(addends, tmp_path):
+def test_tpo_with_kl_loss_dynamic_batches_packing_and_lost_rewards(addends, tmp_path, cluster):
     """Rollouts of 4 prompts × 8 responses, trained on twice in steps of 2 prompts."""
     flags = [*job_flags(addends, tmp_path), "--policy_loss", "tpo", "--data.max_samples", "12"]
     flags += ["--algo.advantage.is_correction_level", "off", "--train.batch_size", "16", "--train.max_epochs", "2"]
@@ -135,7 +139,7 @@ def test_tpo_with_kl_loss_dynamic_batches_packing_and_lost_rewards(addends, tmp_
     ]
     flags += "--train.micro_batch_size 4 --train.dynamic_batch_enable --ds.packing_samples".split()
     flags += "--train.max_tokens_per_gpu 64 --rollout.max_tokens_per_gpu 64".split()
-    job = run_job(flags, tmp_path, timeout=TIME_LIMIT)
+    job = run_job(flags, tmp_path, timeout=TIME_LIMIT, cluster=cluster)
     assert_sound(job, steps=3, vllm_kl=None)
     assert all(tokens > 0 for tokens in job.scalars["entropy/nonfinite_tokens"])
     assert changed(tmp_path / "model", addends / "model")

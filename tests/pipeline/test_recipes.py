@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import ROOT, Job, assert_figures, problems, run_job
+from jobs import ROOT, Cluster, Job, assert_figures, problems, run_job
 
 # What a machine without GPUs needs otherwise than a cluster, and the sizes of the task.
 SMALL = {
@@ -33,10 +33,11 @@ OUTPUT_BLOCKS = re.compile(r"(\n?```output\n.*?\n```\n)*", re.DOTALL)
 CUT_OFF = re.compile(rf"{OUTPUT_BLOCKS.pattern}(\n?`.*)?", re.DOTALL)  # at the most tokens that there may be
 
 
-def run_recipe(name: str, run: Path, *flags: str, **variables: str) -> Job:
+def run_recipe(name: str, run: Path, cluster: Cluster, *flags: str, **variables: str) -> Job:
     command = ["bash", str(ROOT / f"launch/recipes/{name}.sh")]
     flags = ["--data.max_samples", "40", "--ckpt.save_steps", "2", *flags]
-    return run_job(flags, run, timeout=480, command=command, env={**SMALL, "RUN": str(run), **variables})
+    variables = {**SMALL, "RUN": str(run), **variables}
+    return run_job(flags, run, timeout=480, command=command, env=variables, cluster=cluster)
 
 
 def assert_trained(job: Job, variant: str = "O1") -> int:
@@ -51,7 +52,7 @@ def assert_trained(job: Job, variant: str = "O1") -> int:
     return steps
 
 
-def test_short_cot_on_prepared_data_and_the_mathematics_reward_with_answers_that_never_end(addends, tmp_path):
+def test_short_cot_on_prepared_data_and_the_mathematics_reward_with_answers_that_never_end(addends, tmp_path, cluster):
     prompts = sorted({json.loads(line)["input"] for line in (addends / "prompts.jsonl").read_text().splitlines()})
     assert len(prompts) == 15  # 02= to 16=
     sources = {"deepscaler": prompts, "aime24": ["05="], "aime25": ["07=", "08="]}
@@ -68,7 +69,7 @@ def test_short_cot_on_prepared_data_and_the_mathematics_reward_with_answers_that
     task |= {"EVAL_DATA": f"{data}/aime24.jsonl,{data}/aime25.jsonl", "TARGET_ENTROPY": "0.01"}  # the gate stays shut
     task |= {"EPISODES": "2"}  # 12 prompts are left, and filtering takes some of them
     task |= {"REWARD": str(ROOT / "tests/pipeline/rewards/boxed_addends.py")}
-    job = run_recipe("short_cot_7b", tmp_path, **task)  # no verifier outlives the job
+    job = run_recipe("short_cot_7b", tmp_path, cluster, **task)  # no verifier outlives the job
     steps = assert_trained(job)
     assert job.scalars["entropy/gate_on"] == [0] * steps
     assert job.scalars["stare/mean_weight"] == [1] * steps
@@ -82,12 +83,12 @@ def test_short_cot_on_prepared_data_and_the_mathematics_reward_with_answers_that
     }
 
 
-def test_tool_use_on_the_mathematics_reward_and_the_tool_s_output_is_no_action(calculator, tmp_path):
+def test_tool_use_on_the_mathematics_reward_and_the_tool_s_output_is_no_action(calculator, tmp_path, cluster):
     prompts, few = calculator / "prompts.jsonl", tmp_path / "eval.jsonl"
     few.write_text("".join(prompts.read_text().splitlines(keepends=True)[:EVAL_PROMPTS]))
     task = {"MODEL": str(calculator / "model"), "DATA": str(prompts), "EVAL_DATA": str(few), "VARIANT": "C2"}
     flags = ["--data.max_samples", "24", "--tool.output_chars", "64", "--stare.record_tokens", str(RECORDED)]
-    job = run_recipe("tool_use_7b", tmp_path, *flags, **task)
+    job = run_recipe("tool_use_7b", tmp_path, cluster, *flags, **task)
     assert_trained(job, variant="C2")
     assert all(figures["stare/reweight_w"] == pytest.approx(1.1) for figures in job.rollouts)
     assert all(0.3 < calls < 2 for calls in job.scalars["tool/calls"])

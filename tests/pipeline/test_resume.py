@@ -23,7 +23,7 @@ TARGET, LOWER_TARGET, K_I = 3.0, 2.9, 0.1
 
 @pytest.mark.parametrize("policy_loss", [*ALL, OWN], ids=base.part_of)
 def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_actor_and_critic(
-    addends, tmp_path, policy_loss
+    addends, tmp_path, cluster, policy_loss
 ):
     # Two optimizer steps on a rollout, since kl_cov and ce_gppo do nothing in the first.
     flags = [*job_flags(addends, tmp_path), "--train.batch_size", "16", "--train.micro_batch_size", "8"]
@@ -51,7 +51,7 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     others = ["--train.async_enable", "--console", "full"]
     if strength:
         others += ["--entropy.target", str(LOWER_TARGET)]
-    job = run_job([*flags, *others], tmp_path)
+    job = run_job([*flags, *others], tmp_path, cluster=cluster)  # no matter where it began
     assert f"Resuming from checkpoint global_step{kept}, past the incomplete {newest}" in job.output
     for model in ("_actor", "_critic"):
         saved = sorted(path.name for path in (checkpoints / model).glob("global_step*"))
