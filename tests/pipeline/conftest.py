@@ -39,6 +39,7 @@ def cluster() -> Iterator:
 
     mark, port, dashboard = uuid.uuid4().hex, 6391, 8291
     command = f"ray start --head --num-gpus=4 --num-cpus=8 --port={port} --dashboard-port={dashboard}"
+    command += " --dashboard-agent-listen-port=8292"  # by default one that any connection may have been given
     environment = {**os.environ, MARK: mark, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment.pop("RAY_ADDRESS", None)
     try:

@@ -113,7 +113,8 @@ class TestOnARunningCluster:
     @staticmethod
     def wait_for(cluster, ray: str) -> None:
         # The agent that starts jobs comes some time after the dashboard that takes them.
-        for _ in range(60):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
             nothing = [ray, "job", "submit", "--address", cluster.jobs, "--", "true"]
             if subprocess.run(nothing, capture_output=True).returncode == 0:
                 return
