@@ -41,25 +41,24 @@ def start_middle_end(values: list[float]) -> tuple[float, float, float]:
 
 
 def format_table(curves: Curves) -> str:
-    """The table as text; a figure that was not logged is a dash."""
+    """The table as text; a figure that was not logged has no row."""
 
     def line(name: str, *cells: str) -> str:
         return f"{name:<24}" + "".join(f"{cell:>9}" for cell in cells)
 
     lines = [line("", "start", "middle", "end")]
-    strengths = {key: key for key in STRENGTHS if curves.get(key)} or {"strength": "strength"}
-    for name, key in (ROWS | strengths).items():
-        cells = [f"{mean:.3f}" for mean in start_middle_end(curves[key])] if curves.get(key) else ["-"] * 3
-        lines.append(line(name, *cells))
+    for name, key in (ROWS | {key: key for key in STRENGTHS}).items():
+        if curves.get(key):
+            lines.append(line(name, *(f"{mean:.3f}" for mean in start_middle_end(curves[key]))))
 
-    gate, kl, seconds = (curves.get(key) for key in ("entropy/gate_on", "vllm_kl", "timing/step_total"))
-    target = curves.get("entropy/target")
-    lines += [
-        line("target entropy", f"{target[-1]:.3f}" if target else "-"),
-        line("steps with an open gate", f"{sum(map(bool, gate))}/{len(gate)}" if gate else "-"),
-        line("|vllm_kl|, last step", f"{abs(kl[-1]):.5f}" if kl else "-"),
-        line("seconds a step, median", f"{median(seconds):.2f}" if seconds else "-"),
-    ]
+    if target := curves.get("entropy/target"):
+        lines.append(line("target entropy", f"{target[-1]:.3f}"))
+    if gate := curves.get("entropy/gate_on"):
+        lines.append(line("steps with an open gate", f"{sum(map(bool, gate))}/{len(gate)}"))
+    if kl := curves.get("vllm_kl"):
+        lines.append(line("|vllm_kl|, last step", f"{abs(kl[-1]):.5f}"))
+    if seconds := curves.get("timing/step_total"):
+        lines.append(line("seconds a step, median", f"{median(seconds):.2f}"))
     return "\n".join(lines)
 
 
