@@ -28,6 +28,7 @@ CHANGES = {
     "openrlhf.trainer.ppo_trainer_async": ("actor_group.token_record.tell_the_step",),
     "openrlhf.trainer.ray.launcher": ("fixes.ports.hold_the_port",),
     "openrlhf.trainer.ray.ppo_actor": ("fixes.empty_steps.survive", "fixes.saving.guard"),
+    "openrlhf.trainer.ray.ppo_critic": ("fixes.empty_steps.survive_in_critic", "fixes.saving.guard_critic"),
     "openrlhf.utils.deepspeed.deepspeed": ("fixes.checkpoints.keep_the_newest_complete",),
 }
 

@@ -19,7 +19,7 @@ from openrlhf_stare.actor_group.policy_loss import MethodLoss
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, responses_to_record
 from openrlhf_stare.algorithms.control import EntropyController, PolicyCollapsed
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
-from openrlhf_stare.fixes.saving import DIVERGED
+from openrlhf_stare.fixes.saving import remedy
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, notice
 from openrlhf_stare.options import given
@@ -126,19 +126,20 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             return figures
         if not math.isfinite(entropy):
             self._notice(f"The batch entropy is {entropy}: gate and strengths stay as they are")
-        if authority == 0 and not self._told_of_no_advantage and self.loss.method.entropy_coefficient() is None:
-            self._told_of_no_advantage = True
-            self._notice(
-                "No token of this rollout has an advantage, as where every group has equal rewards, so no method that "
-                "acts through advantages can raise the entropy (entropy/authority)"
-            )
         figures |= {
             "entropy/target": controller.target,
             "entropy/gate_on": float(controller.gate_on),
             "entropy/effort": controller.effort,
         }
         figures |= {f"{self.part}/{name}": value for name, value in controller.values.items()}
-        return figures | self.loss.open_rollout(tokens, strengths)
+        figures |= self.loss.open_rollout(tokens, strengths)
+        if authority == 0 and not self._told_of_no_advantage and self.loss.method.entropy_coefficient() is None:
+            self._told_of_no_advantage = True
+            self._notice(
+                "No token of this rollout has an advantage, as where every group has equal rewards, so no method that "
+                "acts through advantages can raise the entropy (entropy/authority)"
+            )
+        return figures
 
     def _buffered_tokens(self) -> base.Tokens:
         """(N,), this rank's action tokens, all responses of the replay buffer."""
@@ -167,7 +168,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         if bad_entropies or bad_log_probs:
             raise FloatingPointError(
                 f"The policy gives {bad_log_probs:.0f} non-finite log-probs and {bad_entropies:.0f} non-finite "
-                f"entropies on this rollout, and no optimizer step was taken on it: {DIVERGED}"
+                f"entropies on this rollout, and no optimizer step was taken on it: {remedy('actor')}"
             )
         return total / count if count else math.nan, with_advantage / max(n, 1)
 
@@ -195,9 +196,14 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         Raises:
             ValueError: it is of a version with another layout.
         """
-        if not checkpoint or not self.loss:
+        if not checkpoint:
             return
         state, flags = checkpoint.get("entropy"), self._flags()
+        if not self.loss:
+            # All that counts then are the rollouts below --entropy.stop_below.
+            if state and state["method"] == self.part:
+                self.controller.load_state_dict(state["controller"])
+            return
         if state is None:
             if "stare" in checkpoint:
                 raise ValueError(
@@ -209,8 +215,13 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         saved = state["flags"]
         differing = [flag for flag, value in flags.items() if saved.get(flag, value) != value]
         # What the strengths start from, or how they move: the saved values would not be what the flags ask for.
-        starts = {f"{self.part}.{strength.name}" for strength in self.loss.method.strengths}
-        fresh = state["method"] != self.part or not {"entropy.schedule", *starts}.isdisjoint(differing)
+        names = {strength.name for strength in self.loss.method.strengths}
+        starts = {f"{self.part}.{name}" for name in names}
+        fresh = (
+            state["method"] != self.part
+            or state["controller"]["values"].keys() != names  # STARE has another one under C2
+            or not {"entropy.schedule", *starts}.isdisjoint(differing)
+        )
         if state["method"] != self.part:
             self._notice(f"The checkpoint was made with {state['method']}: the controller starts fresh")
         elif differing:

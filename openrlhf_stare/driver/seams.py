@@ -22,6 +22,11 @@ SEAMS = {
         "PolicyModelActor.__ray_metadata__.modified_class.fit",
         "PolicyModelActor.__ray_metadata__.modified_class.save_checkpoint",
         "PolicyModelActor.__ray_metadata__.modified_class.get_checkpoint_states",
+        "PolicyModelActor.__ray_metadata__.modified_class.save_model",
+    ),
+    "openrlhf.trainer.ray.ppo_critic": (
+        "CriticPPOTrainer.training_step",
+        "CriticModelActor.__ray_metadata__.modified_class.save_checkpoint",
     ),
     "openrlhf.trainer.ray.launcher": ("BaseDistributedActor._get_free_port",),
     "openrlhf.trainer.ray.vllm_engine": ("RolloutRayActor.__ray_metadata__.modified_class",),

@@ -7,6 +7,7 @@ micro-batch spoils the figures of its whole step, and an optimizer step of nothi
 from __future__ import annotations
 
 import functools
+import math
 from types import ModuleType
 
 import torch
@@ -19,17 +20,7 @@ def survive(module: ModuleType) -> None:
 
     @functools.wraps(training_step)
     def safe_training_step(self, experience, kl_ctl: float, step: int, loss_batch_info: dict | None = None) -> dict:
-        if loss_batch_info is None:
-            loss_batch_info = get_loss_batch_info(
-                self.strategy,
-                experience.action_mask,
-                replay_buffer=self.replay_buffer,
-                step=step,
-                dynamic_batch=self.args.train.dynamic_batch_enable,
-            )
-        counts = {name: loss_batch_info[name] for name in ("batch_num_tokens", "global_batch_size")}
-        counts = {name: torch.where(count > 0, count, 1) for name, count in counts.items()}
-        result = training_step(self, experience, kl_ctl, step, {**loss_batch_info, **counts})
+        result = training_step(self, experience, kl_ctl, step, _divisible(self, experience, step, loss_batch_info))
         if not result["num_action_tokens"]:
             for name, weight in result["weights"].items():
                 if weight == "token":
@@ -39,3 +30,32 @@ def survive(module: ModuleType) -> None:
         return result
 
     module.ActorPPOTrainer.training_step = safe_training_step
+
+
+def survive_in_critic(module: ModuleType) -> None:
+    """Change `openrlhf.trainer.ray.ppo_critic` likewise."""
+    training_step = module.CriticPPOTrainer.training_step
+
+    @functools.wraps(training_step)
+    def safe_training_step(self, experience, step: int, loss_batch_info: dict | None = None) -> dict:
+        status = training_step(self, experience, step, _divisible(self, experience, step, loss_batch_info))
+        # Its mean over the micro-batches is not weighted, so that one without a token has to count as something.
+        if not experience.action_mask.any() and math.isnan(status["values"]):
+            status["values"] = 0.0
+        return status
+
+    module.CriticPPOTrainer.training_step = safe_training_step
+
+
+def _divisible(trainer, experience, step: int, loss_batch_info: dict | None) -> dict:
+    """The counts by which a loss is divided, as OpenRLHF makes them, but at least 1."""
+    if loss_batch_info is None:
+        loss_batch_info = get_loss_batch_info(
+            trainer.strategy,
+            experience.action_mask,
+            replay_buffer=trainer.replay_buffer,
+            step=step,
+            dynamic_batch=trainer.args.train.dynamic_batch_enable,
+        )
+    counts = {name: loss_batch_info[name] for name in ("batch_num_tokens", "global_batch_size")}
+    return {**loss_batch_info, **{name: torch.where(count > 0, count, 1) for name, count in counts.items()}}

@@ -51,11 +51,11 @@ class Tokens:
     opened; (B, A), with padding, in a micro-batch. Nothing of it is written to: it may lie in Ray's store."""
 
     log_probs: Tensor  # log pi_old in nats, finite for action tokens; a rollout's bits are its micro-batches'
-    advantages: Tensor  # finite; 0 outside the mask
+    advantages: Tensor  # finite; outside the mask they mean nothing
     action_mask: Tensor  # bool; False for prompt, tool output and padding
     # In nats, for a method with `needs_entropy`, else None. When a rollout is opened: the log-prob pass's, (M,) in no
-    # order, of whichever responses this rank had in that pass. In a micro-batch: the training pass's, (B, A), with
-    # their gradient.
+    # order, of whichever responses this rank had in that pass, those without a finite reward too. In a micro-batch:
+    # the training pass's, (B, A). Without a gradient: to push the entropy is what `entropy_coefficient` is for.
     entropies: Tensor | None = None
 
 

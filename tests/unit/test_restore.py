@@ -63,7 +63,7 @@ def test_only_an_error_of_the_disk_is_called_one(tmp_path, monkeypatch, error, i
     actor = StarePolicyActor.__new__(StarePolicyActor)
     actor.strategy = SimpleNamespace(args=args, save_ckpt=save_ckpt)
     actor.actor, actor.disable_ds_ckpt = SimpleNamespace(model=None), False
-    monkeypatch.setattr(saving, "refuse_non_finite", lambda model, tag: None)
+    monkeypatch.setattr(saving, "refuse_non_finite", lambda *of: None)
     actor.part, actor.loss, actor.controller = "openrlhf", None, EntropyController(EntropyControl(schedule="open"), ())
     with pytest.raises(type(error) if not is_disk else OSError) as raised:
         actor.save_checkpoint("global_step1")
@@ -117,6 +117,25 @@ def test_the_checkpoint_of_another_method_starts_a_fresh_controller_in_the_same_
     actor, said = actor_with(saved_states(), part="kl_cov")
     assert actor.controller.state_dict() == fresh_controller().state_dict() | {"updates": 1}
     assert said == ["The checkpoint was made with stare: the controller starts fresh"]
+
+
+def test_under_another_variant_the_controller_starts_afresh():
+    stare = dataclasses.replace(STARE, variant="O1")
+    actor, said = actor_with(saved_states(), stare=stare)
+    assert actor.controller.state_dict() == fresh_controller(stare=stare).state_dict() | {"updates": 1}
+    assert said == ["The flags win where the checkpoint differs (stare.variant C2 -> O1); the controller starts fresh"]
+
+
+def test_without_a_method_the_rollouts_below_stop_below_are_counted_on():
+    control = EntropyControl(schedule="open", stop_below=0.2, stop_after=5)
+    before = EntropyController(control, ())
+    before.update(0.1)
+    state = {"method": "openrlhf", "flags": {}, "controller": before.state_dict()}
+    for method, counted in (("openrlhf", 1), ("tpo", 0)):
+        actor = StarePolicyActor.__new__(StarePolicyActor)
+        actor.part, actor.loss, actor.controller = method, None, EntropyController(control, ())
+        actor._restore({"global_step": 1, "entropy": state})
+        assert actor.controller.low_rollouts == counted
 
 
 def test_an_option_that_is_newer_than_the_checkpoint_is_no_difference():

@@ -10,8 +10,8 @@ from harness import ActorGroup, start_ray
 
 @pytest.fixture(scope="package")
 def group_of(addends) -> Callable[..., ActorGroup]:
-    """The group of so many ranks, one of each number. Its policy is that of the last `start`."""
-    start_ray(gpus=1 + 2 + 2 + 4, python_path=(str(Path(__file__).parents[1] / "stand_ins"),))
+    """The group of so many ranks, one of each number. Its policy is that of the last `start`. A GPU is a critic's."""
+    start_ray(gpus=1 + 2 + 2 + 4 + 1, python_path=(str(Path(__file__).parents[1] / "stand_ins"),))
     groups = {}
 
     def group_of(ranks: int, number: int = 0) -> ActorGroup:

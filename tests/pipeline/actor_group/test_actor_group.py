@@ -200,6 +200,20 @@ def test_steps_and_micro_batches_without_a_token_harm_nothing(ranks, flags):
         assert all(torch.equal(after[name], value) for name, value in before.items()) == (lost == 16)
 
 
+def test_the_entropy_bonus_acts_in_a_first_rollout_without_any_advantage(ranks):
+    start = ["--policy_loss", "entropy_bonus", "--entropy.target", "9"]
+    ranks.start([*BATCH, *start])
+    before = ranks.parameters()
+    experiences = fixed_experiences()
+    for experience in experiences:
+        experience.advantages = torch.zeros_like(experience.advantages)
+    ranks.forward(experiences)
+    status = ranks.fit(experiences)[0]
+    assert (status["entropy/authority"], status["entropy_bonus/coefficient"]) == (0, 0.005)
+    after = ranks.parameters()
+    assert any(not torch.equal(after[name], value) for name, value in before.items())
+
+
 def test_lora_trains_with_the_same_thresholds(ranks):
     # Without vLLM, whose weight sync refuses adapters.
     ranks.start([*BATCH, *GATE_ON, "--ds.lora.rank", "4", "--ds.zero_stage", "2"])

@@ -46,9 +46,12 @@ class TestSaving:
     def test_a_value_of_one_rank_that_is_not_finite_ends_the_save_on_all(self, ranks, tmp_path):
         ranks.run("spoil", rank=1)
         for result in ranks.group.async_run_method("save_checkpoint", "global_step1"):
-            with pytest.raises(ray.exceptions.RayTaskError, match="1 values in the ranks' parameters are not finite"):
+            with pytest.raises(ray.exceptions.RayTaskError, match="1 values in the actor's parameters are not finite"):
                 ray.get(result, timeout=60)
         assert not (tmp_path / "_actor").exists()
+        for result in ranks.group.async_run_method("save_model"):
+            with pytest.raises(ray.exceptions.RayTaskError, match="and the final model was not written"):
+                ray.get(result, timeout=60)
 
 
 def test_with_tensor_parallelism_duplicated_ranks_count_once(ranks):

@@ -1,0 +1,65 @@
+"""OpenRLHF's critic, a rank of its own: what was left out of a rollout does not spoil it."""
+
+import math
+
+import pytest
+import ray
+import torch
+from harness import FLAGS, fixed_experiences, parse
+from openrlhf.trainer.ray.launcher import RayActorGroup
+from openrlhf.trainer.ray.ppo_critic import CriticModelActor
+from openrlhf.utils import get_strategy
+
+from openrlhf_stare.fixes.saving import own_values
+
+WAYS = {"fixed": ["--train.micro_batch_size", "2"], "dynamic": ["--train.dynamic_batch_enable"]}
+
+
+class ReadableCritic(CriticModelActor.__ray_metadata__.modified_class):
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return {name: own_values(value).detach().clone() for name, value in self.critic.named_parameters()}
+
+    def spoil(self) -> None:
+        own_values(next(self.critic.parameters())).data.view(-1)[0] = torch.nan
+
+
+@pytest.fixture(scope="module")
+def critic(group_of):
+    group = RayActorGroup(1, 1, ray.remote(num_gpus=1)(ReadableCritic))
+    yield group
+    for actor in group._actor_handlers:
+        ray.kill(actor)
+
+
+def start(critic: RayActorGroup, model: str, *flags: str) -> None:
+    args = parse([*FLAGS, "--actor.model_name_or_path", model, "--advantage_estimator", "gae", *flags])
+    ray.get(critic.async_init_model_from_pretrained(get_strategy(args), model, 100))
+
+
+def run(critic: RayActorGroup, method: str, *args):
+    return ray.get(critic.async_run_method(method, *args))[0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_steps_and_micro_batches_without_a_token_harm_nothing(addends, critic, way):
+    start(critic, str(addends / "model"), "--rollout.batch_size", "4", "--train.batch_size", "8", *WAYS[way])
+    before = run(critic, "parameters")
+    for lost in (16, 10):
+        experiences = fixed_experiences()
+        for experience in experiences:
+            experience.values = experience.returns = experience.action_mask.float()
+        for experience in experiences[:lost]:
+            experience.action_mask = torch.zeros_like(experience.action_mask)
+        ray.get(critic.async_run_method_batch("append", experience=experiences))
+        assert all(math.isfinite(value) for value in run(critic, "fit").values())
+        after = run(critic, "parameters")
+        assert all(value.isfinite().all() for value in after.values())
+        assert all(torch.equal(after[name], value) for name, value in before.items()) == (lost == 16)
+
+
+def test_one_that_is_not_finite_is_not_saved(addends, critic, tmp_path):
+    start(critic, str(addends / "model"), "--ckpt.path", str(tmp_path))
+    run(critic, "spoil")
+    with pytest.raises(ray.exceptions.RayTaskError, match="1 values in the critic's .* lower --critic.max_norm"):
+        run(critic, "save_checkpoint", "global_step1")
+    assert not (tmp_path / "_critic").exists()
