@@ -9,6 +9,8 @@ from openrlhf_stare.options import UsageError
 
 # Set to 1 or 0 it overrides the choice; the driver sets it for all the processes it starts.
 CPU_VARIABLE = "OPENRLHF_STARE_CPU"
+# A resource of the Ray that `own_ray` sets up, by which it is known.
+OWN_RAY = "openrlhf_stare_on_cpu"
 
 
 def on_cpu() -> bool:
@@ -65,7 +67,7 @@ def check_cluster(available: dict[str, float]) -> None:
         UsageError: the driver's choice of the CPU runtime is wrong for the cluster.
     """
     accelerators = [name for name in available if name.startswith("accelerator_type:")]
-    if accelerators and on_cpu():
+    if accelerators and on_cpu() and OWN_RAY not in available:
         raise UsageError(
             f"torch sees no GPU where the driver runs, but the Ray cluster has {', '.join(accelerators)}: "
             f"set {CPU_VARIABLE}=0 in the job's environment"
@@ -73,6 +75,9 @@ def check_cluster(available: dict[str, float]) -> None:
 
 
 def own_ray(gpus: int, cpus: int) -> dict:
-    """The resources of the Ray that a driver without a GPU starts by itself: GPUs and CPUs as numbers, whatever the
-    machine has. With a GPU Ray counts them itself."""
-    return {"num_gpus": gpus, "num_cpus": max(cpus, os.cpu_count() or 1)} if on_cpu() else {}
+    """The resources of the Ray that a driver on the CPU runtime starts by itself: GPUs and CPUs as numbers, whatever
+    the machine has. Otherwise Ray counts them itself."""
+    if not on_cpu():
+        return {}
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray starts with no more GPUs than it lists
+    return {"num_gpus": gpus, "num_cpus": max(cpus, os.cpu_count() or 1), "resources": {OWN_RAY: 1}}

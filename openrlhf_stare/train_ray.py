@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from openrlhf_stare import runtime, tools, worker
-from openrlhf_stare.driver import checks, cluster, command, console, files, flags, preflight, resources, seams
+from openrlhf_stare.driver import checks, cluster, command, console, files, flags, paths, preflight, resources, seams
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 
@@ -46,8 +46,10 @@ def run() -> int:
     os.environ.update(variables)
 
     args = command.settle(flat)
+    paths.make_absolute(args)
     runtime.set_arguments(args)
     resources.check_batches(args)
+    resources.check_sharing(args)
     if args.preflight:
         return preflight.run(args, warnings, variables)
     if not args.no_checks:

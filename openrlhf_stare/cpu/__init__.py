@@ -49,12 +49,13 @@ def check_arguments(args: SimpleNamespace) -> None:
         "--ds.tensor_parallel_size": args.ds.tensor_parallel_size,
         "--ds.ring_attn_size": args.ds.ring_attn_size,
     }
+    elsewhere = "or set OPENRLHF_STARE_CPU=0 in the job's environment if the Ray cluster has GPUs"
     for flag, given in switches.items():
         if given:
-            raise UsageError(f"{flag} needs a GPU, and torch sees none here: leave it out")
+            raise UsageError(f"{flag} needs a GPU, and torch sees none here: leave it out, {elsewhere}")
     for flag, size in sizes.items():
         if size > 1:
-            raise UsageError(f"{flag} {size} needs GPUs, and torch sees none here: use 1")
+            raise UsageError(f"{flag} {size} needs GPUs, and torch sees none here: use 1, {elsewhere}")
 
 
 def set_arguments(args: SimpleNamespace) -> None:

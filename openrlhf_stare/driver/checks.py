@@ -59,6 +59,11 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
             f"--ds.lora.rank {args.ds.lora.rank} cannot train with vLLM, since OpenRLHF's weight sync sends PEFT's "
             "parameter names, which vLLM refuses: leave the rank at 0, with any adapter merged into the model before"
         )
+    if args.ds.param_dtype == "fp16":
+        raise UsageError(
+            "--ds.param_dtype fp16 cannot train with OpenRLHF's vLLM engines, which hold the weights in bfloat16 and "
+            "take them in no other type: give bf16"
+        )
     try:
         tools.check(args)
     except ValueError as error:

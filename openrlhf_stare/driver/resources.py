@@ -88,6 +88,29 @@ def check_batches(args: SimpleNamespace) -> None:
             )
 
 
+def check_sharing(args: SimpleNamespace) -> None:
+    """Compare critic and reward model with the actor whose GPUs they share.
+
+    Args:
+        args: as for `required`.
+
+    Raises:
+        UsageError: one of them has more ranks than there are GPUs. Ray says so after the engines have loaded.
+    """
+    has_critic = bool(args.critic.model_name_or_path)
+    if not args.train.colocate_all or (has_critic and args.train.colocate_critic_reward):
+        return
+    _, gpus = _ranks("actor", "the actor", args.actor)
+    has = {"critic": ("the critic", has_critic), "reward": ("the reward model", not args.reward.remote_url)}
+    for prefix, (name, there) in has.items():
+        what, ranks = _ranks(prefix, name, getattr(args, prefix))
+        if there and ranks > gpus:
+            raise UsageError(
+                f"--train.colocate_all has the {ranks} ranks of {what} share the actor's {gpus} GPUs: give it {gpus} "
+                "ranks or fewer"
+            )
+
+
 def check(args: SimpleNamespace, available: dict[str, float]) -> None:
     """Compare a job with the cluster's totals, `ray.cluster_resources()`.
 

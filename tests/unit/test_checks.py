@@ -79,6 +79,7 @@ def refusal(*words: str) -> str:
         ("--tpo.eta", "-1", "give", ""),
         ("--tpo.eta", "nan", "give", ""),
         ("--ds.lora.rank", "8", "merge", ""),
+        ("--ds.param_dtype", "fp16", "give bf16", ""),
         ("--vllm.num_engines", "3", "make them equal", "--train.colocate_all --actor.num_gpus_per_node 4"),
         ("--actor.num_nodes", "2", "make them equal", "--train.colocate_all"),
         ("--ref.num_gpus_per_node", "4", "make them equal", "--train.colocate_actor_ref"),

@@ -6,7 +6,8 @@ from openrlhf_stare.driver import command, flags
 from openrlhf_stare.driver.seams import MissingSeam
 from openrlhf_stare.options import UsageError
 
-SCORED = "--reward.remote_url a.py,b.py --advantage_estimator group_norm --rollout.n_samples_per_prompt 8".split()
+SCORED = """--reward.remote_url a.py,b.py --advantage_estimator group_norm --rollout.n_samples_per_prompt 8
+    --vllm.num_engines 1""".split()
 
 
 def settled(*words: str):
@@ -47,6 +48,12 @@ def test_an_assertion_of_openrlhf_is_a_sentence(words, sentence):
 def test_a_job_without_any_reward_is_refused():
     with pytest.raises(UsageError, match="nothing scores the responses: give --reward.remote_url"):
         command.settle(flags.parse([]))
+
+
+@pytest.mark.parametrize("engines", ["", "--vllm.num_engines 0", "--vllm.num_engines 0 --ds.packing_samples"])
+def test_a_job_without_an_engine_is_refused(engines):
+    with pytest.raises(UsageError, match="--vllm.num_engines 0 leaves nobody to write the responses: give 1 or more"):
+        command.settle(flags.parse(["--reward.remote_url", "reward.py", *engines.split()]))
 
 
 def test_a_command_of_another_shape_is_a_missing_seam(tmp_path, monkeypatch):

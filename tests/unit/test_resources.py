@@ -59,6 +59,25 @@ def arguments(**given) -> Nested:
     return root
 
 
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"critic__model_name_or_path": "critic", "critic__num_gpus_per_node": 8}, "critic"),
+        ({"reward__remote_url": None, "reward__num_nodes": 2}, "reward"),
+        ({"critic__model_name_or_path": "critic"}, None),
+        ({"critic__num_gpus_per_node": 8, "reward__num_gpus_per_node": 8}, None),  # and no such models
+    ],
+)
+def test_models_that_share_the_actors_gpus_have_no_more_ranks(given, refused):
+    resources.check_sharing(arguments(**given))  # nothing is shared
+    args = arguments(**given, train__colocate_all=True)
+    if refused is None:
+        resources.check_sharing(args)
+        return
+    with pytest.raises(UsageError, match=f"{refused}.num_gpus_per_node .* share the actor's 2 GPUs: give it 2 ranks"):
+        resources.check_sharing(args)
+
+
 EVERYTHING = {"algo__kl__init_coef": 0.01, "critic__model_name_or_path": "critic", "reward__remote_url": None}
 PAIRS = {"train__colocate_actor_ref": True, "train__colocate_critic_reward": True}
 TABLE = [

@@ -1,5 +1,6 @@
 """What is refused and what is set where there is no GPU."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -46,7 +47,7 @@ def test_openrlhfs_defaults_can_run():
 def test_a_switch_that_needs_a_gpu_is_refused_by_name(flag):
     args = arguments()
     set_flag(args, flag, True)
-    with pytest.raises(UsageError, match=f"^{flag} needs a GPU.*leave it out$"):
+    with pytest.raises(UsageError, match=f"^{flag} needs a GPU.*leave it out, or set OPENRLHF_STARE_CPU=0"):
         cpu.check_arguments(args)
 
 
@@ -63,7 +64,7 @@ def test_vllm_sleep_is_refused_where_openrlhf_would_use_it():
 def test_a_size_that_needs_gpus_is_refused_with_its_value(flag):
     args = arguments()
     set_flag(args, flag, 2)
-    with pytest.raises(UsageError, match=f"^{flag} 2 needs GPUs.*use 1$"):
+    with pytest.raises(UsageError, match=f"^{flag} 2 needs GPUs.*use 1, or set OPENRLHF_STARE_CPU=0"):
         cpu.check_arguments(args)
 
 
@@ -72,6 +73,17 @@ def test_the_driver_of_a_cluster_with_gpus_must_not_choose_the_cpu_runtime(monke
     runtime.check_cluster({"CPU": 8.0, "GPU": 4.0, "memory": 1e9})  # logical GPUs
     with pytest.raises(UsageError, match="accelerator_type:H100.*set OPENRLHF_STARE_CPU=0"):
         runtime.check_cluster({"CPU": 8.0, "GPU": 4.0, "accelerator_type:H100": 1.0})
+
+
+def test_a_ray_of_its_own_on_the_cpu_of_a_machine_with_a_gpu_is_no_such_cluster(monkeypatch):
+    """Ray finds the type of the machine's GPU, whatever number it is given."""
+    monkeypatch.setenv("OPENRLHF_STARE_CPU", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    started = runtime.own_ray(3, 4)
+    assert started["num_gpus"] == 3 and "CUDA_VISIBLE_DEVICES" not in os.environ
+    runtime.check_cluster({"CPU": 4.0, "GPU": 3.0, "accelerator_type:RTX": 1.0, **started["resources"]})
+    monkeypatch.setenv("OPENRLHF_STARE_CPU", "0")
+    assert runtime.own_ray(3, 4) == {}
 
 
 def test_what_has_one_value_on_a_cpu_gets_it():

@@ -1,0 +1,44 @@
+"""Paths as absolute ones, for the processes of the job.
+
+A Ray worker runs in the folder where its node's Ray was started, and would look for the driver's relative paths there,
+and write to them.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from types import SimpleNamespace
+
+
+def make_absolute(args: SimpleNamespace) -> None:
+    """Change the paths among the nested arguments that OpenRLHF's `train` gets.
+
+    A job that was submitted with a working directory keeps its own: every node has a copy and runs its workers there.
+    """
+    submitted = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
+    if "working_dir" in submitted:
+        return
+    args.ckpt.path, args.ckpt.output_dir = os.path.abspath(args.ckpt.path), os.path.abspath(args.ckpt.output_dir)
+    if args.logger.tensorboard_dir:
+        args.logger.tensorboard_dir = os.path.abspath(args.logger.tensorboard_dir)
+    if args.policy_loss.endswith(".py"):
+        args.policy_loss = os.path.abspath(args.policy_loss)
+    if args.train.agent_func_path:
+        args.train.agent_func_path = os.path.abspath(args.train.agent_func_path)
+    if args.reward.remote_url:
+        urls = args.reward.remote_url  # addresses, files, or OpenRLHF's word for an agent
+        args.reward.remote_url = [os.path.abspath(url) if url.endswith(".py") else url for url in urls]
+    for model in (args.actor, args.critic, args.reward):
+        if model.model_name_or_path and os.path.isdir(model.model_name_or_path):  # else an id of the Hub
+            model.model_name_or_path = os.path.abspath(model.model_name_or_path)
+    args.data.prompt_dataset, args.eval.dataset = map(_datasets, (args.data.prompt_dataset, args.eval.dataset))
+
+
+def _datasets(names: str | None) -> str | None:
+    """Of data sets between commas, named as OpenRLHF names them, the local ones with absolute paths."""
+    if not names:
+        return names
+    names = [name.strip() for name in names.split(",")]
+    return ",".join(os.path.abspath(name) if glob.glob(name.partition("@")[0]) else name for name in names)
