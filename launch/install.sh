@@ -26,8 +26,11 @@ kind=${kind:-$(has_gpu && echo gpu || echo cpu)}
 
 stamp=.venv/.installed
 wanted="$kind $(cat pyproject.toml launch/cpu-overrides.txt launch/install.sh | sha256sum)"
-if ((! ${#dry_run[@]})) && [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
-    exit 0
+if ((! ${#dry_run[@]})) && [[ -f $stamp ]]; then
+    [[ $(<"$stamp") != "$wanted" ]] || exit 0
+    # uv would leave the torch that is there, which is the other stack's.
+    read -r has _ <"$stamp" || true
+    [[ $has == "$kind" ]] || stop ".venv has the $has stack: delete that folder, and run this again for the $kind stack"
 fi
 
 python=${PYTHON:-}

@@ -12,6 +12,11 @@ default_steps=200
 steps=${STEPS:-$default_steps}
 positive STEPS "$steps"
 
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU) || true
+if ((gpus == 1 || gpus == 2)) && [[ -z ${OPENRLHF_STARE_CPU:-} ]]; then
+    say "on the CPU, since this machine has $gpus of the 3 GPUs that the job needs (OPENRLHF_STARE_CPU=0 overrides this)"
+    export OPENRLHF_STARE_CPU=1
+fi
 bash launch/install.sh
 
 # Every run has a folder of its own, named after the time and the flags.
