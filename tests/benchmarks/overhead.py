@@ -33,7 +33,7 @@ import torch
 
 from openrlhf_stare import StareConfig
 from openrlhf_stare.algorithms.entropy import chunked_entropy
-from openrlhf_stare.methods.base import Tokens
+from openrlhf_stare.methods import base
 from openrlhf_stare.runtime import CPU_VARIABLE
 
 if TYPE_CHECKING:
@@ -98,27 +98,29 @@ def step_figures(options: argparse.Namespace) -> list[Figure]:
 
 
 def method_figures(method: str, group: ActorGroup, options: argparse.Namespace) -> list[Figure]:
-    steps = {way: lambda way=way: group.run("step", way) for way in WAYS}
+    # What needs the entropies themselves is refused with sampled ones.
+    all_ways = WAYS[:2] if base.find(method).needs_entropy else WAYS
+    steps = {way: lambda way=way: group.run("step", way) for way in all_ways}
     turns = alternate(steps, options.pairs, options.minutes)
-    peaks = alternate({way: lambda way=way: group.run("log_prob_peak", way) for way in WAYS}, MEMORY_TURNS)
+    peaks = alternate({way: lambda way=way: group.run("log_prob_peak", way) for way in all_ways}, MEMORY_TURNS)
     work = {str(rank["work"]) for turn in turns for ranks in turn.values() for rank in ranks}
     if len(work) != 1:
         raise AssertionError(f"the steps are of unequal work: {work}")
 
     def over_ranks(key: str, reduce: Callable = max) -> list[dict[str, float]]:
-        return [{way: reduce(rank[key] for rank in turn[way]) for way in WAYS} for turn in turns]
+        return [{way: reduce(rank[key] for rank in turn[way]) for way in all_ways} for turn in turns]
 
     steps = over_ranks("step")
     seconds = statistics.median(turn["openrlhf"] for turn in steps)
     print(f"{method}: OpenRLHF's step: {seconds:.2f} s, each rank {work.pop()}", flush=True)
     figures = []
     for name, key in (("step", "step"), ("log-prob pass", "log_probs")):
-        for way in WAYS[1:]:
+        for way in all_ways[1:]:
             figures.append(Figure(f"{method}: {name}, {way} / OpenRLHF", ratios(over_ranks(key), way, "openrlhf")))
             if options.device == "cpu":  # other programs on the machine hardly change it
                 processor = over_ranks(f"{key}_processor", sum)
                 figures.append(Figure("  the same in processor time", ratios(processor, way, "openrlhf")))
-    for way, at_most in (("exact", 0.03), ("sampled", 0.01)):
+    for way, at_most in zip(all_ways[1:], (0.03, 0.01), strict=False):
         shares = [turn[way][0]["stare"] / step[way] for turn, step in zip(turns, steps, strict=True)]
         figures.append(Figure(f"{method}: entropy/seconds / step, {way}", shares, at_most))
     figures += [
@@ -129,7 +131,9 @@ def method_figures(method: str, group: ActorGroup, options: argparse.Namespace) 
 
 
 def memory_ratios(peaks: list[dict], key: str) -> list[float]:
-    return ratios([{way: sum(rank[key] for rank in turn[way]) for way in WAYS} for turn in peaks], "exact", "openrlhf")
+    return ratios(
+        [{way: sum(rank[key] for rank in ranks) for way, ranks in turn.items()} for turn in peaks], "exact", "openrlhf"
+    )
 
 
 # ── the mathematics alone ──
@@ -187,7 +191,7 @@ def loss_figures(options: argparse.Namespace, device: torch.device) -> list[Figu
     log_probs = (old_log_probs + 0.1 * torch.randn(shape, generator=random).to(device)).requires_grad_()
     advantages = torch.randn(shape[0], 1, generator=random).expand(shape).to(device)
     mask = torch.ones(shape, device=device)
-    stare.open_rollout(Tokens(old_log_probs.flatten(), advantages.flatten(), mask.flatten().bool()))
+    stare.open_rollout(base.Tokens(old_log_probs.flatten(), advantages.flatten(), mask.flatten().bool()))
 
     def forward_and_backward(loss: torch.nn.Module) -> None:
         log_probs.grad = None

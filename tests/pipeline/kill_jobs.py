@@ -1,11 +1,11 @@
 """python tests/pipeline/kill_jobs.py [--kills 20] [--seed 0] [--steps 10] [--parallel 1]: jobs that lose a process.
 
-Each job saves a checkpoint after every step and loses one process to SIGKILL: the first six jobs within a second after
-a random step's end, from step 2 on, when there is a checkpoint to go on from; the next six at a random moment between
-their start and their usual end, most of which is start-up; and so on. Each has to end by itself, with a message that
-names what died and no process left, and the same command with --ckpt.load_enable has to reach the last step, having
-lost at most the step at hand. Prints a line per kill; ends with status 1 if any had a problem, or before them if the
-whole job that shows the usual time had one.
+Each job saves a checkpoint after every step and loses one process to SIGKILL: the first five jobs within a second
+after a random step's end, from step 2 on, when there is a checkpoint to go on from; the next five at a random moment
+between their start and their usual end, most of which is start-up; and so on. Each has to end by itself, with a
+message that names what died and no process left, and the same command with --ckpt.load_enable has to reach the last
+step, having lost at most the step at hand. Prints a line per kill; ends with status 1 if any had a problem, or before
+them if the whole job that shows the usual time had one.
 """
 
 from __future__ import annotations
