@@ -123,7 +123,10 @@ def _first_row(name: str, split: str) -> dict:
         reader = "json" if ending == "jsonl" else ending
         data = datasets.load_dataset(reader, data_files=path, streaming=True)
     elif os.path.isdir(path):
-        data = datasets.load_from_disk(path)
+        try:
+            data = datasets.load_from_disk(path)
+        except Exception:  # nothing that `datasets` saved: OpenRLHF then takes it for a folder of data files
+            data = datasets.load_dataset(path, data_dir=folder or None, streaming=True)
     else:
         data = datasets.load_dataset(path, data_dir=folder or None, streaming=True)
     return next(iter(data[split] if isinstance(data, dict) else data))

@@ -131,11 +131,12 @@ def test_a_column_that_is_not_there(args):
     )
 
 
-@pytest.mark.parametrize("ending", ["json", "csv", "parquet", "arrow", "saved"])
+@pytest.mark.parametrize("ending", ["json", "csv", "parquet", "arrow", "saved", "files", "files@part"])
 def test_the_data_formats_that_openrlhf_reads(args, tmp_path, ending):
     import datasets
 
     rows, path = datasets.Dataset.from_list([{"input": "12=", "label": "12"}] * 2), tmp_path / f"rows.{ending}"
+    folder, _, part = str(path).partition("@")
     match ending:
         case "json":
             path.write_text(json.dumps({"input": "12=", "label": "12"}))
@@ -148,8 +149,21 @@ def test_the_data_formats_that_openrlhf_reads(args, tmp_path, ending):
             next((tmp_path / "folder").glob("*.arrow")).rename(path)
         case "saved":
             rows.save_to_disk(path)
+        case "files":
+            rows.to_json(tmp_path / folder / "rows.jsonl")
+        case "files@part":  # one of the folder's own, as a Hub id may have it
+            rows.to_parquet(tmp_path / folder / part / "train-00000-of-00001.parquet")
+            (tmp_path / folder / "other.jsonl").write_text('{"other": 1}')
     args.data.prompt_dataset = str(path)
     assert found(args)["data"].ok, found(args)["data"]
+
+
+def test_a_folder_without_data(args, tmp_path):
+    (tmp_path / "rows").mkdir()
+    args.data.prompt_dataset = f"{tmp_path}/rows"
+    check, sentence = failure(args)
+    assert check == "data" and sentence.startswith(f"--data.prompt_dataset {tmp_path}/rows cannot be read (")
+    assert "doesn't contain any data files" in sentence
 
 
 @pytest.mark.parametrize(
