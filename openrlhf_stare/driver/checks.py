@@ -49,6 +49,7 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
             f"the actor's {ranks}: make them equal"
         )
     _refuse_unequal_colocation(args)
+    _refuse_reward_url(args)
     if args.ckpt.max_num < 2 and args.ckpt.save_steps != -1 and not args.ckpt.disable_ds:
         raise UsageError(
             f"--ckpt.max_num {args.ckpt.max_num} would leave no complete checkpoint while the next one is saved: "
@@ -144,6 +145,21 @@ def _refuse_unequal_colocation(args: SimpleNamespace) -> None:
                     f"--{one}.{size} {first} and --{other}.{size} {second} cannot share GPUs under {flag}: make them "
                     "equal"
                 )
+
+
+def _refuse_reward_url(args: SimpleNamespace) -> None:
+    """OpenRLHF takes what is not a Python file for addresses, and asks them only after the first rollout."""
+    reward, agent = args.reward.remote_url, args.train.agent_func_path
+    if not reward or (agent and not tools.is_ours(agent)):  # of the agents only ours asks for a reward
+        return
+    urls = reward.split(",")
+    if urls[0].endswith(".py"):  # the others are ignored
+        return
+    if not all(url.strip().lower().startswith(("http://", "https://")) for url in urls):
+        raise UsageError(
+            f"--reward.remote_url {reward} is neither a Python file, which ends in .py, nor one or more addresses, "
+            "which start with http:// or https:// and have commas between them: give one or the other"
+        )
 
 
 def _refuse_under_sr_grpo(args: SimpleNamespace) -> None:

@@ -20,7 +20,7 @@ def check(args: SimpleNamespace) -> None:
     from openrlhf_stare.tools import config, sandbox
 
     agent, reward = args.train.agent_func_path, args.reward.remote_url
-    if not agent or Path(agent).resolve() != AGENT.resolve():
+    if not agent or not is_ours(agent):
         return
     if not reward:
         raise ValueError(
@@ -33,6 +33,11 @@ def check(args: SimpleNamespace) -> None:
         sandbox.check(config.ToolConfig(**vars(args.tool)))
     except sandbox.SandboxMissing as error:
         raise ValueError(str(error)) from None
+
+
+def is_ours(agent: str) -> bool:
+    """Whether the path of an agent file is that of our agent."""
+    return Path(agent).resolve() == AGENT.resolve()
 
 
 def environment(args: SimpleNamespace) -> dict[str, str]:

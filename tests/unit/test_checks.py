@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from flag_parser import parse
 
-from openrlhf_stare import EntropyControl, StareConfig
+from openrlhf_stare import EntropyControl, StareConfig, tools
 from openrlhf_stare.driver import checks, flags
 
 FIELDS = dataclasses.fields(StareConfig)
@@ -63,6 +63,11 @@ def refusal(*words: str) -> str:
             "another bound",
             "--entropy.schedule adaptive --stare.variant C2 --stare.m_min 0.8",
         ),
+        ("--reward.remote_url", "rewards/math", "which ends in .py", ""),
+        ("--reward.remote_url", "localhost:5000/score", "http://", ""),
+        ("--reward.remote_url", "http://host:1/score,reward.py", "give one or the other", ""),
+        ("--reward.remote_url", "http://host:1/score,", "give one or the other", ""),
+        ("--reward.remote_url", "rewards/math", "give", f"--train.agent_func_path {tools.AGENT}"),
         ("--tool.seconds", "0", "give", ""),
         ("--tool.output_chars", "-1", "give", ""),
         ("--policy_loss", "grpo", "stare, openrlhf", ""),
@@ -165,6 +170,9 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
     "words",
     [
         "",
+        "--reward.remote_url reward.py,other.py",
+        "--reward.remote_url http://host:1/score,HTTPS://other/score",
+        "--reward.remote_url none --train.agent_func_path agent.py",  # which OpenRLHF does not read then
         "--stare.w_max 1.2 --stare.reweight_w 1.3",  # only the adaptive schedule reads w_max and m_min
         "--stare.m_min 0.8 --stare.reweight_m 0.7",
         "--stare.top_p_ratio 0",
