@@ -6,16 +6,18 @@ nested arguments as OpenRLHF's `train` gets them.
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -168,6 +170,11 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
     command = [sys.executable, "-c", f"from {__name__} import _answer; _answer()", path, name, flag]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
+    def end() -> None:
+        """Kill the process and what the file started, which may outlive it: its session is a process group."""
+        with suppress(OSError):  # none is left, or only another user's
+            os.killpg(process.pid, signal.SIGKILL)
+
     def outcome() -> None:
         try:
             status = process.wait(FILE_SECONDS)
@@ -176,6 +183,8 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
                 f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs into the first call of "
                 f"{name}"
             ) from None
+        finally:
+            end()
         answer.seek(0)
         lines = answer.read().splitlines()
         if not lines:
@@ -183,15 +192,22 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
         if lines[-1] != "ok":
             raise UsageError(lines[-1])
 
-    with tempfile.TemporaryFile("w+") as answer, subprocess.Popen(command, env=environment, stdout=answer) as process:
+    with (
+        tempfile.TemporaryFile("w+") as answer,
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=answer, start_new_session=True
+        ) as process,
+    ):
         try:
             yield outcome
         finally:
-            process.kill()
+            if process.returncode is None:  # else its id may be another's by now
+                end()
 
 
 def _answer() -> None:
     """In the process of `_trial`: print `ok`, or what is wrong, as the last line."""
+    _end_with_the_driver()
     from openrlhf_stare import worker
 
     answer, sys.stdout = sys.stdout, sys.stderr  # the file's own lines are no answer
@@ -207,6 +223,19 @@ def _answer() -> None:
         said = sentence(error)
     print(said, file=answer, flush=True)
     os._exit(0)  # a thread that the file started does not hold us up
+
+
+def _end_with_the_driver() -> None:
+    """In the process of `_trial`: have the kernel kill its group when its input ends, with the driver or its trial.
+
+    A signal to the driver's group, such as a closed terminal's, does not reach this one. A thread that waits for the
+    end could be kept from running, by an import that holds Python's lock.
+    """
+    pipe = os.dup(0)
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the file has no input, as in the job
 
 
 def _find(path: str, name: str, flag: str) -> Callable:

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from openrlhf_stare.driver import files, preflight
@@ -205,6 +207,77 @@ def test_what_a_reward_file_prints_and_leaves_running_is_no_answer(args, tmp_pat
     )
     args.reward.remote_url = [str(tmp_path / "reward.py")]
     assert found(args)["reward"] == preflight.Row("reward", "driver", True, f"{tmp_path}/reward.py")
+
+
+LEAVES_A_PROCESS = """
+import os, subprocess
+child = subprocess.Popen(["sleep", "1000"])
+with open(__file__ + ".new", "w") as file:
+    print(os.getpid(), child.pid, file=file)
+os.rename(__file__ + ".new", __file__ + ".started")
+"""
+
+
+def started(path: Path) -> list[int]:
+    """The ids of a trial of LEAVES_A_PROCESS and of what it started, once it has."""
+    while not Path(f"{path}.started").exists():
+        time.sleep(0.1)
+    return list(map(int, Path(f"{path}.started").read_text().split()))
+
+
+def left_over(path: Path) -> list[psutil.Process]:
+    """Those of them that are there for more than a while."""
+    left = [psutil.Process(pid) for pid in started(path) if psutil.pid_exists(pid)]
+    _, alive = psutil.wait_procs(left, timeout=10)
+    alive = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    for process in alive:
+        process.kill()
+    return alive
+
+
+@pytest.mark.parametrize("then", ["def reward_func(queries, prompts, labels): pass", "os._exit(3)", "1 / 0"])
+def test_nothing_that_a_reward_file_starts_is_left(args, tmp_path, then):
+    path = tmp_path / "reward.py"
+    path.write_text(f"{LEAVES_A_PROCESS}\n{then}\n")
+    args.reward.remote_url = [str(path)]
+    assert found(args)["reward"].ok == then.startswith("def")
+    assert left_over(path) == []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_nothing_is_left_of_a_trial_that_takes_too_long_or_is_given_up(tmp_path, monkeypatch, waits):
+    monkeypatch.setattr(files, "FILE_SECONDS", 0.1)
+    path = tmp_path / "reward.py"
+    path.write_text(f"{LEAVES_A_PROCESS}\nimport time; time.sleep(1000)\n")
+    with pytest.raises(UsageError), files._trial(str(path), "reward_func", "--reward.remote_url") as outcome:
+        started(path)
+        if waits:
+            outcome()
+        raise UsageError("as another check does")
+    assert left_over(path) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "then"), [(signal.SIGINT, "import time; time.sleep(1000)"), (signal.SIGKILL, "9**9**9**9")]
+)
+def test_nothing_of_a_trial_outlives_the_driver(tmp_path, number, then):
+    path = tmp_path / "reward.py"
+    path.write_text(f"{LEAVES_A_PROCESS}\n{then}\n")
+    code = (
+        "import signal, sys\nfrom openrlhf_stare.driver import files\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a background job ignores
+        "with files._trial(sys.argv[1], 'reward_func', '--reward.remote_url') as outcome:\n    outcome()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path)]) as driver:
+        started(path)
+        driver.send_signal(number)
+    assert left_over(path) == []
+
+
+def test_a_reward_file_has_no_input(args, tmp_path):
+    (tmp_path / "reward.py").write_text("input()\n")
+    args.reward.remote_url = [str(tmp_path / "reward.py")]
+    assert "cannot be imported (EOFError: EOF when reading a line)" in found(args)["reward"].found
 
 
 def test_an_agent_file(args, tmp_path):
