@@ -53,7 +53,7 @@ def run() -> int:
     if args.preflight:
         return preflight.run(args, warnings, variables)
     if not args.no_checks:
-        files.check(args)
+        variables |= files.check(args)
     seams.check()
     console.start_job(args)
     train(args, variables)

@@ -14,8 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -24,13 +22,16 @@ from types import SimpleNamespace
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 
-HUB_SECONDS = 5  # for the Hub to answer at all
+HUB_SECONDS = 10  # for the Hub to answer at all, perhaps through a slow proxy: as long as its clients wait
 FILE_SECONDS = 90  # for the import of a reward or agent file; from a slow file system the first takes long
 TABLES = ("json", "jsonl", "csv", "parquet", "arrow")  # the endings that OpenRLHF reads as files of rows
 
 
-def check(args: SimpleNamespace) -> None:
+def check(args: SimpleNamespace) -> dict[str, str]:
     """Check what a job reads and writes, as the driver's machine sees it, the cheapest first.
+
+    Returns:
+        What the job's processes need in their environment, after what was found.
 
     Raises:
         UsageError: the job could not start.
@@ -38,7 +39,7 @@ def check(args: SimpleNamespace) -> None:
     try:
         checkpoints(args, None)
         scripts = _scripts(args)
-        look_for_the_hub(args)
+        variables = look_for_the_hub(args)
         with ExitStack() as trials:  # imported while this process imports what reads data and model
             outcomes = [trials.enter_context(_trial(*script)) for script in scripts]
             data(args)
@@ -47,6 +48,7 @@ def check(args: SimpleNamespace) -> None:
                 outcome()
     except UsageError as error:
         raise UsageError(f"{error} (--no_checks skips this look at the driver's machine)") from None
+    return variables
 
 
 def checkpoints(args: SimpleNamespace, token: str | None) -> str:
@@ -254,24 +256,30 @@ def _find(path: str, name: str, flag: str) -> Callable:
     return getattr(module, name)
 
 
-def look_for_the_hub(args: SimpleNamespace) -> None:
+def look_for_the_hub(args: SimpleNamespace) -> dict[str, str]:
     """If something is to come from the Hub and that does not answer, turn to what was downloaded before.
 
     Its clients read the variable when they are imported. Without it each would try again for half a minute, in every
     process of the job.
+
+    Returns:
+        The variable if it was set here: the processes of a Ray that is running do not inherit this one's environment.
     """
     names = [args.actor.model_name_or_path or "", *_names(args.data.prompt_dataset), *_names(args.eval.dataset)]
     there = [name for name in names if _is_path(name) or _ending(name) in TABLES or os.path.exists(name)]
     hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     if len(there) == len(names) or args.use_ms or "HF_HUB_OFFLINE" in os.environ:
-        return
+        return {}
+    import httpx  # which the Hub's clients use, so that certificates and proxies are theirs
+
     try:
-        urllib.request.urlopen(hub, timeout=HUB_SECONDS).close()
-    except urllib.error.HTTPError:
-        return  # an answer
-    except OSError as error:
-        os.environ["HF_HUB_OFFLINE"] = "1"
+        httpx.head(hub, timeout=HUB_SECONDS)  # any status is an answer
+        return {}
+    except Exception as error:  # whatever stops it would stop them
         notice(f"{hub} does not answer ({error}): only what was downloaded before is there (HF_HUB_OFFLINE=1)")
+    variables = {"HF_HUB_OFFLINE": "1"}
+    os.environ.update(variables)
+    return variables
 
 
 def _is_path(name: str) -> bool:

@@ -3,10 +3,16 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -94,6 +100,64 @@ def test_what_is_there_needs_no_hub(args, monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     assert all(row.ok for row in found(args).values())
     assert "HF_HUB_OFFLINE" not in os.environ
+
+
+@pytest.fixture
+def hub_is_asked(args, monkeypatch):
+    """A job whose model is to come from the Hub, with nothing said of the Hub before."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")
+    monkeypatch.delenv("HF_HUB_OFFLINE")  # as it will be again after the test
+    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):  # which the clients prefer
+        monkeypatch.delenv(name, raising=False)
+    args.actor.model_name_or_path = "nobody/nothing"
+
+
+@contextmanager
+def serving(status: int) -> Iterator[HTTPServer]:
+    """A server on this machine that answers everything with the status."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+    with HTTPServer(("localhost", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+def test_a_hub_that_is_down_is_left_alone_by_the_whole_job(args, hub_is_asked, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    assert files.look_for_the_hub(args) == {"HF_HUB_OFFLINE": "1"}
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_a_hub_that_answers_is_there(args, hub_is_asked, monkeypatch, status):
+    with serving(status) as server:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://localhost:{server.server_port}")
+        assert files.look_for_the_hub(args) == {}
+    assert "HF_HUB_OFFLINE" not in os.environ
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="it makes the certificate")
+def test_the_hub_is_asked_with_its_clients_certificates_not_the_system_s(args, hub_is_asked, monkeypatch, tmp_path):
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    subprocess.run([*make.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    monkeypatch.setattr("certifi.where", lambda: certificate)
+    with serving(200) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        monkeypatch.setenv("HF_ENDPOINT", f"https://localhost:{server.server_port}")
+        assert files.look_for_the_hub(args) == {}
 
 
 def test_the_first_of_the_mistakes_stops_a_job_and_names_the_way_round(args):

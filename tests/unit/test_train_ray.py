@@ -1,6 +1,7 @@
 """The command as a user meets it who has mistyped something: a sentence, status 2, and no Ray."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -8,19 +9,24 @@ import pytest
 
 
 @pytest.fixture
-def refusal(tiny_task, tmp_path):
-    """What the command says of a job that could start but for the given flags."""
+def job(tiny_task, tmp_path) -> list[str]:
+    """The flags of a job that could start."""
+    return f"""--actor.model_name_or_path {tiny_task["MODEL"]} --data.prompt_dataset {tiny_task["DATA"]}
+        --data.input_key input --data.label_key label --data.max_len 32 --reward.remote_url {tiny_task["REWARD"]}
+        --advantage_estimator group_norm --rollout.n_samples_per_prompt 8 --algo.kl.init_coef 0
+        --actor.num_gpus_per_node 2 --vllm.num_engines 1 --ckpt.path {tmp_path}/checkpoints
+        --ckpt.output_dir {tmp_path}/model""".split()
+
+
+@pytest.fixture
+def refusal(job, tmp_path):
+    """What the command says of that job with the given flags."""
 
     def run(*words: str, **variables: str) -> str:
-        flags = f"""--actor.model_name_or_path {tiny_task["MODEL"]} --data.prompt_dataset {tiny_task["DATA"]}
-            --data.input_key input --data.label_key label --data.max_len 32 --reward.remote_url {tiny_task["REWARD"]}
-            --advantage_estimator group_norm --rollout.n_samples_per_prompt 8 --algo.kl.init_coef 0
-            --actor.num_gpus_per_node 2 --vllm.num_engines 1 --ckpt.path {tmp_path}/checkpoints
-            --ckpt.output_dir {tmp_path}/model""".split()
         sessions = tmp_path / "ray"
         sessions.mkdir()
         environment = {**os.environ, "RAY_TMPDIR": str(sessions), "RAY_ADDRESS": "local", **variables}
-        command = [sys.executable, "-m", "openrlhf_stare.train_ray", *flags, *words]
+        command = [sys.executable, "-m", "openrlhf_stare.train_ray", *job, *words]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 2, done.stderr
         assert list(sessions.iterdir()) == []  # no Ray was started
@@ -58,6 +64,27 @@ def test_a_hub_that_does_not_answer_is_asked_once(refusal, monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     said = refusal("--actor.model_name_or_path", "nobody/nothing", HF_ENDPOINT="http://127.0.0.1:1")
     assert said.startswith("--actor.model_name_or_path nobody/nothing cannot be read (")
+
+
+NO_TRAINING = """
+from openrlhf_stare import train_ray
+train_ray.seams.check = train_ray.console.start_job = lambda *args: None
+train_ray.train = lambda args, variables: print(variables)
+train_ray.run()
+"""
+
+
+def test_without_the_hub_the_job_s_processes_are_told_so_too(job, tiny_task, tmp_path, monkeypatch):
+    """On a Ray that is running they do not get the driver's environment. The model was downloaded before."""
+    downloaded, commit = tmp_path / "hub/models--nobody--tiny", "0" * 40
+    shutil.copytree(tiny_task["MODEL"], downloaded / "snapshots" / commit)
+    (downloaded / "refs").mkdir()
+    (downloaded / "refs/main").write_text(commit)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_ENDPOINT": "http://127.0.0.1:1"}
+    command = [sys.executable, "-c", NO_TRAINING, *job, "--actor.model_name_or_path", "nobody/tiny"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines()[-1:] == ["{'HF_HUB_OFFLINE': '1'}"], done.stderr
 
 
 def test_what_the_driver_does_not_see_need_not_stop_it(refusal):
