@@ -19,7 +19,11 @@ HOOK = f"{__name__}.install"
 
 # Module of OpenRLHF -> what changes it once it is imported, in this order.
 CHANGES = {
-    "openrlhf.trainer.ppo_utils.samples_generator": ("fixes.uneven_dealing.cut", "fixes.evaluation.use_own_top_p"),
+    "openrlhf.trainer.ppo_utils.samples_generator": (
+        "fixes.failed_rewards.count_as_nan",
+        "fixes.uneven_dealing.cut",
+        "fixes.evaluation.use_own_top_p",
+    ),
     "openrlhf.trainer.ppo_utils.experience_maker": (
         "estimators.advantages.change",
         "tpo.whole_groups.number_responses",

@@ -40,6 +40,7 @@ SEAMS = {
     "openrlhf.trainer.ppo_trainer": ("balance_experiences", "PPOTrainer.__ray_metadata__.modified_class.ppo_train"),
     "openrlhf.trainer.ppo_trainer_async": ("TrainingActor.__ray_metadata__.modified_class.ppo_train",),
     "openrlhf.trainer.ppo_utils.samples_generator": (
+        "SamplesGenerator._process_response_into_experience",
         "SamplesGenerator.generate_samples",
         "SamplesGenerator.generate_eval_samples",
     ),

@@ -142,6 +142,7 @@ def test_tpo_with_kl_loss_dynamic_batches_packing_and_lost_rewards(addends, tmp_
     job = run_job(flags, tmp_path, timeout=TIME_LIMIT, cluster=cluster)
     assert_sound(job, steps=3, vllm_kl=None)
     assert all(tokens > 0 for tokens in job.scalars["entropy/nonfinite_tokens"])
+    assert all(0 <= share <= 1 for share in job.scalars["odd"]), "a figure of the reward function, without the lost"
     assert changed(tmp_path / "model", addends / "model")
     assert {tag for tag in job.scalars if tag.startswith(("entropy/", "stare/", "tpo/"))} == {
         *(f"entropy/{name}" for name in ("mean", "authority", "nonfinite_tokens", "seconds")),
