@@ -126,13 +126,11 @@ def _first_row(name: str, split: str) -> dict:
     if ending in TABLES:
         reader = "json" if ending == "jsonl" else ending
         data = datasets.load_dataset(reader, data_files=path, streaming=True)
-    elif os.path.isdir(path):
+    else:
         try:
             data = datasets.load_from_disk(path)
-        except Exception:  # nothing that `datasets` saved: OpenRLHF then takes it for a folder of data files
+        except Exception:  # nothing that `datasets` saved: for OpenRLHF then a folder of data files, or a Hub id
             data = datasets.load_dataset(path, data_dir=folder or None, streaming=True)
-    else:
-        data = datasets.load_dataset(path, data_dir=folder or None, streaming=True)
     return next(iter(data[split] if isinstance(data, dict) else data))
 
 

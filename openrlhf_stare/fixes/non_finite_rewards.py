@@ -158,10 +158,11 @@ def without_the_lost(rewards: Tensor, valid: Tensor, estimator: str) -> tuple[Te
 
 def _leave_out_of_means(experiences: list, lost: list[Tensor]) -> None:
     """OpenRLHF logs means over the responses; with the mean of the others, a lost one does not count."""
+    all_lost = torch.cat(lost)
     for name in experiences[0].info:
         values = [experience.info[name].float() for experience in experiences]
-        of_lost = torch.cat(values)[torch.cat(lost)]
-        if name in ("reward", "score", "return", "group_reward_std") or of_lost.isnan().any():
-            mean = torch.cat(values)[~torch.cat(lost)].mean()
+        all_values = torch.cat(values)
+        if name in ("reward", "score", "return", "group_reward_std") or all_values[all_lost].isnan().any():
+            mean = all_values[~all_lost].mean()
             for experience, value, rows in zip(experiences, values, lost, strict=True):
                 experience.info[name] = value.masked_fill(rows, mean)
