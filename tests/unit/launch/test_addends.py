@@ -10,7 +10,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-ADDENDS = Path(__file__).parents[2] / "launch" / "addends"
+ADDENDS = Path(__file__).parents[3] / "launch" / "addends"
 FEW_STEPS = 3
 
 

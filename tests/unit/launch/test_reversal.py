@@ -10,7 +10,7 @@ from matplotlib.image import imread
 from torch.utils.tensorboard import SummaryWriter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-LAUNCH = Path(__file__).parents[2] / "launch"
+LAUNCH = Path(__file__).parents[3] / "launch"
 
 
 def load(path: str):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from answer_pairs import PAIRS
 
-REWARD = Path(__file__).parents[2] / "openrlhf_stare" / "rewards" / "math_reward.py"
+REWARD = Path(__file__).parents[3] / "openrlhf_stare" / "rewards" / "math_reward.py"
 PROMPT = "What is it? Put the final answer within \\boxed{}.\n"
 FOREVER = "\\boxed{9^{9^{9^{9}}}}"  # one integer power, which no signal handler of Python can interrupt
 

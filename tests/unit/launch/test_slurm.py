@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = {
     "scontrol": 'printf "%s\\n" $NODE_NAMES',
     # As on a Debian node, whose /etc/hosts gives its name an address that leads nowhere else.

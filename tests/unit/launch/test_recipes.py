@@ -16,7 +16,7 @@ from openrlhf_stare.methods import base
 
 worker.install()
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = sorted(ROOT.glob("launch/**/*.sh"))
 RECIPES = [path for path in sorted(ROOT.glob("launch/recipes/*.sh")) if path.name != "common.sh"]
 by_name = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)

@@ -22,7 +22,7 @@ import pytest
 from openrlhf_stare.driver import files, preflight
 from openrlhf_stare.options import UsageError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from openrlhf_stare.driver.progress import Progress, describe, step_figures
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RECORDED = Path(__file__).with_name("console_output.log")
 LINES = RECORDED.read_bytes().decode().split("\n")
 STEPS = [line for line in LINES if "Global step" in line]
