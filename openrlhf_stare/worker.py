@@ -23,6 +23,7 @@ CHANGES = {
         "fixes.failed_rewards.count_as_nan",
         "fixes.uneven_dealing.cut",
         "fixes.evaluation.use_own_top_p",
+        "fixes.end_token.allow",
     ),
     "openrlhf.trainer.ppo_utils.experience_maker": (
         "estimators.advantages.change",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from unittest.mock import patch
+
+from openrlhf_stare.cpu import precision, threads
 
 
 class _CpuDevice(str):
@@ -58,6 +62,18 @@ def collectives_over_gloo(module: ModuleType) -> None:
     module.build_shm_op = lambda: None
 
 
+def name_for_float32(module: ModuleType) -> None:
+    """OpenRLHF knows bf16 and fp16 only, and a CPU without units for bfloat16 is many times slower in either."""
+    import torch
+
+    convert = module.convert_to_torch_dtype
+
+    def convert_to_torch_dtype(param_dtype: str) -> torch.dtype:
+        return torch.float32 if param_dtype == precision.SHORT[precision.FLOAT32] else convert(param_dtype)
+
+    module.convert_to_torch_dtype = convert_to_torch_dtype
+
+
 def strategy_on_cpu(module: ModuleType) -> None:
     """OpenRLHF's strategy asks for a "cuda" device mesh and a "cuda" EMA, and for what `_config_on_cpu` changes."""
     init_device_mesh = module.init_device_mesh
@@ -70,8 +86,43 @@ def strategy_on_cpu(module: ModuleType) -> None:
 
     module.DeepspeedStrategy.moving_average = moving_average_on_cpu
 
+    setup_distributed = module.DeepspeedStrategy.setup_distributed
+
+    def setup_with_threads(self, *args, **kwargs):
+        import torch
+
+        if number := threads.of(threads.OF_RANK):
+            torch.set_num_threads(number)
+        return setup_distributed(self, *args, **kwargs)
+
+    module.DeepspeedStrategy.setup_distributed = setup_with_threads
+
     for name in ("get_train_ds_config", "get_eval_ds_config"):
         setattr(module, name, _config_on_cpu(getattr(module, name)))
+
+
+def save_in_the_flags_type(module: ModuleType) -> None:
+    """A model that computes in float32 would be saved in it, twice as large as `--ds.param_dtype` says."""
+    save_model = module.DeepspeedStrategy.save_model
+
+    def save_model_in_its_type(self, model, tokenizer, output_dir, **kwargs):
+        from openrlhf.utils.utils import convert_to_torch_dtype
+
+        plain, dtype = self._unwrap_model(model), convert_to_torch_dtype(self.args.ds.saved_dtype)
+        save_pretrained, computed = plain.save_pretrained, plain.dtype
+
+        def save_rounded(folder, state_dict, **options):
+            rounded = {id(value): value.to(dtype) for value in state_dict.values() if value.is_floating_point()}
+            # Tied weights are one tensor under two names, and stay one.
+            state_dict = {name: rounded.get(id(value), value) for name, value in state_dict.items()}
+            save_pretrained(folder, state_dict=state_dict, **options)
+            plain.config.dtype = dtype  # OpenRLHF writes the configuration once more
+
+        with patch.object(plain, "save_pretrained", save_rounded):
+            save_model(self, model, tokenizer, output_dir, **kwargs)
+        plain.config.dtype = computed
+
+    module.DeepspeedStrategy.save_model = save_model_in_its_type
 
 
 def _config_on_cpu(get_config):
@@ -167,12 +218,17 @@ def receive_weights_on_cpu(module: ModuleType) -> None:
 
 
 def engine_that_proves_its_patches(module: ModuleType) -> None:
-    """vLLM only logs a plugin that fails or is filtered, and the engine would then train on stale weights."""
+    """vLLM only logs a plugin that fails or is filtered, and the engine would then train on stale weights.
+
+    OpenRLHF's engines hold their weights in bfloat16, and take them in no other type.
+    """
     plain_class = module.RolloutRayActor.__ray_metadata__.modified_class
 
     class CpuRolloutActor(plain_class):
         async def __init__(self, *args, **kwargs):
-            await super().__init__(*args, **kwargs)
+            if number := threads.of(threads.OF_ENGINE):
+                os.environ["OMP_NUM_THREADS"] = str(number)  # vLLM's process has this one's environment
+            await super().__init__(*args, **{**kwargs, "dtype": precision.chosen()})
             remedy = "let vLLM load the plugin openrlhf_stare (VLLM_PLUGINS filters it?), or set no VLLM_PLUGINS"
             try:
                 answers = await self.llm.collective_rpc("repacked_layers")

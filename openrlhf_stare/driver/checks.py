@@ -35,6 +35,10 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
         refuse_with_tpo(args)
     if args.eval_top_p is not None and not 0 < args.eval_top_p <= 1:
         raise UsageError(f"--eval_top_p {args.eval_top_p:g} is outside (0, 1]: give a share such as 0.7")
+    fewest, most = args.rollout.min_new_tokens, args.rollout.max_new_tokens
+    if fewest < 0 or (most is not None and fewest > most):
+        within = "0 or more" if most is None else f"between 0 and --rollout.max_new_tokens {most}"
+        raise UsageError(f"--rollout.min_new_tokens {fewest} is not {within}: give 0")
     if args.dry_run and not args.preflight:
         raise UsageError("--dry-run goes with --preflight: give both, or leave it out to train")
     if args.wait_for_resources is not None and not args.wait_for_resources >= 0:

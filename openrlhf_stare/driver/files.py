@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+from openrlhf_stare.fixes.checkpoints import model_folders, newest_complete, refuse_other_type
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 
@@ -63,6 +64,11 @@ def checkpoints(args: SimpleNamespace, token: str | None) -> str:
             f"--ckpt.path {args.ckpt.path} is not the folder that the driver sees, so a resumed job would not find "
             "all ranks' parts: put it on a file system that all nodes share"
         )
+    if args.ckpt.load_enable and not args.ds.use_universal_ckpt:
+        folders = model_folders(args)
+        tag, _ = newest_complete(folders)
+        if tag:
+            refuse_other_type(folders[0] / tag, args.ds.param_dtype)
     return f"{args.ckpt.path} can be written"
 
 

@@ -81,6 +81,7 @@ def add_flags(parser: argparse.ArgumentParser, own: str | None = None) -> None:
         default=argparse.SUPPRESS,
         help=f"short form of {ESTIMATOR}; sr_grpo, which is ours, gives every response of a prompt their soft reward",
     )
+    _add_min_new_tokens(parser, group)
     group.add_argument(
         "--eval_top_p",
         type=float,
@@ -113,6 +114,20 @@ def add_flags(parser: argparse.ArgumentParser, own: str | None = None) -> None:
 
     # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
     parser.error = lambda message: parser.exit(2, f"train_ray: error: {' '.join(message.split())}\n")
+
+
+def _add_min_new_tokens(parser: argparse.ArgumentParser, group: argparse._ArgumentGroup) -> None:
+    added = group.add_argument(
+        "--rollout.min_new_tokens",
+        type=int,
+        default=1,
+        metavar="N",
+        help="tokens before the end token may be sampled; above 0 the engine samples from another distribution than "
+        "the policy's (default: %(default)s, what OpenRLHF asks for)",
+    )
+    # It begins like flags of OpenRLHF's, whose abbreviations keep their meaning.
+    by_prefix = parser._get_option_tuples
+    parser._get_option_tuples = lambda word: [found for found in by_prefix(word) if found[0] is not added]
 
 
 def _add_options(group: argparse._ArgumentGroup, own: str | None) -> None:

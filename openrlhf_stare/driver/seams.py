@@ -43,6 +43,7 @@ SEAMS = {
         "SamplesGenerator._process_response_into_experience",
         "SamplesGenerator.generate_samples",
         "SamplesGenerator.generate_eval_samples",
+        "SamplesGenerator._dispatch_prompts_to_vllm",
     ),
     "openrlhf.utils.agent": (
         "MultiTurnAgentExecutor.execute",
@@ -54,7 +55,10 @@ SEAMS = {
         "DeepspeedStrategy.load_ckpt",
         "DeepspeedStrategy._read_ckpt_metric",
         "DeepspeedStrategy._write_ckpt_metric",
+        "DeepspeedStrategy.save_model",
+        "DeepspeedStrategy.setup_distributed",
     ),
+    "openrlhf.utils.utils": ("convert_to_torch_dtype",),
 }
 
 

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "when_imported": "",
     "algorithms": "options",
     "methods": "algorithms options",
-    "cpu": "options when_imported",
+    "cpu": "notices options tools when_imported",
     "runtime": "cpu options",
     "fixes": "algorithms dealing notices options when_imported",
     "estimators": "algorithms dealing fixes methods notices options",

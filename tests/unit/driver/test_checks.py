@@ -89,6 +89,8 @@ def refusal(*words: str) -> str:
         ("--actor.num_nodes", "2", "make them equal", "--train.colocate_all"),
         ("--ref.num_gpus_per_node", "4", "make them equal", "--train.colocate_actor_ref"),
         ("--reward.num_nodes", "2", "make them equal", "--train.colocate_critic_reward"),
+        ("--rollout.min_new_tokens", "-1", "0 or more: give 0", ""),
+        ("--rollout.min_new_tokens", "9", "between 0 and --rollout.max_new_tokens 8", "--rollout.max_new_tokens 8"),
         ("--eval_top_p", "0", "give", ""),
         ("--eval_top_p", "1.5", "give", ""),
         ("--wait_for_resources", "-1", "give seconds", ""),
