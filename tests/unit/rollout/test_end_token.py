@@ -4,12 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from flag_parser import parse
 
 from openrlhf_stare import worker
 
 worker.install()
 
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # noqa: E402
+
+JOB = """--rollout.batch_size 1 --rollout.n_samples_per_prompt 2 --algo.advantage.is_correction_level token""".split()
 
 
 class Engine:
@@ -27,12 +30,7 @@ def test_the_engines_are_asked_for_it_in_training_and_in_evaluation(monkeypatch,
     engine = Engine()
     monkeypatch.setattr(ray, "get", lambda refs: refs)
     monkeypatch.setattr(ray, "wait", lambda refs, **options: ([], []))
-    args = SimpleNamespace(
-        eval_top_p=None,
-        rollout=SimpleNamespace(min_new_tokens=fewest, batch_size=1, n_samples_per_prompt=2),
-        vllm=SimpleNamespace(enable_sleep=False),
-        algo=SimpleNamespace(dynamic_filtering_enable=False, advantage=SimpleNamespace(is_correction_level="token")),
-    )
+    args = parse(*JOB, "--rollout.min_new_tokens", str(fewest))
     prompts = [(None, ["12="], ["12"], [None])]
     generator = SamplesGenerator(SimpleNamespace(args=args), prompts, prompts, None, [engine])
     getattr(generator, generate)(max_new_tokens=8)
