@@ -15,7 +15,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from openrlhf_stare import cpu
+from openrlhf_stare import runtime
 from openrlhf_stare.cpu import patches
 
 TIME_LIMIT = 240  # seconds for one engine: a hang is a failure
@@ -33,7 +33,7 @@ if sys.argv[-1] == "no_work_around":
 
 def main(folder: str, output: str, work_around: str) -> None:
     faulthandler.dump_traceback_later(TIME_LIMIT, exit=True)
-    os.environ.update(cpu.environment(), HF_HUB_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    os.environ.update(runtime.environment(), HF_HUB_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0")
     # As in a job's Ray actors. Outside of them vLLM forks its worker, threads and all that they have locked.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
 
