@@ -12,7 +12,7 @@ from openrlhf_stare.tools import cores
 VARIABLE = "OPENRLHF_STARE_CPU_THREADS"
 OF_RANK, OF_ENGINE = 0, 1
 # Weights in bytes. Of less, a matrix is too small for its product to be worth sharing.
-SMALL = 32 * 2**20
+SMALL = 64 * 2**20
 
 
 def choose(usable: int, ranks: int, engines: int, weights: int | None, at_once: bool) -> tuple[int, int]:
