@@ -54,6 +54,7 @@ class TestSaving:
                 ray.get(result, timeout=60)
 
 
-def test_with_tensor_parallelism_duplicated_ranks_count_once(ranks):
+def test_with_tensor_parallelism_duplicated_ranks_count_once(ranks, monkeypatch):
+    monkeypatch.setenv("OPENRLHF_STARE_CPU_DTYPE", "bfloat16")  # OpenRLHF's has no other type
     ranks.start([*BATCH, *LAYOUTS["tensor parallel"]])
     assert_duplicated_ranks_count_once(ranks)
