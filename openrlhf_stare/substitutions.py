@@ -102,6 +102,19 @@ ACTOR_FORWARD = Theirs(
     "openrlhf.models.actor", "Actor.forward", arguments=("action_mask", "return_output", "return_entropy")
 )
 
+# What ours extends or calls without standing in its place: an agent is handed to OpenRLHF by its own flag.
+USED = (
+    Theirs(
+        "openrlhf.utils.agent",
+        "MultiTurnAgentExecutor.execute",
+        arguments=("prompt", "label", "sampling_params", "max_length", "hf_tokenizer", "llm_engine", "images"),
+        mentions=("observation_tokens", "action_ranges", "extra_logs", "agent_instance_cls"),
+    ),
+    Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor._fetch_rewards_via_func"),
+    Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor._fetch_rewards_via_http"),
+    Theirs("openrlhf.utils.config", "hierarchize"),
+)
+
 OPENRLHF = (
     # ── samples become experiences ──
     Substitution(

@@ -25,8 +25,9 @@ from openrlhf_stare.options import given
 from openrlhf_stare.replacing import plain_class, replaced
 from openrlhf_stare.tpo.trainer import TargetTrainer
 
-OPENRLHFS = "openrlhf.trainer.ray.ppo_actor"
-ENTROPY_COEF = f"{OPENRLHFS}.ActorPPOTrainer.args.actor.entropy_coef"
+TRAINER = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer"
+LOSS = "openrlhf.trainer.ray.ppo_actor.PolicyLoss"
+ENTROPY_COEF = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer.args.actor.entropy_coef"
 
 
 class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
@@ -58,7 +59,7 @@ class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
         elif method:
             loss = functools.partial(MethodLoss, method, method.Options(**given(args, self.part)))
         # The names by which OpenRLHF's code makes the two.
-        with replaced(f"{OPENRLHFS}.ActorPPOTrainer", trainer), replaced(f"{OPENRLHFS}.PolicyLoss", loss):
+        with replaced(TRAINER, trainer), replaced(LOSS, loss):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group = strategy.ds_device_mesh["dp"].get_group()
         self.loss = self.trainer.actor_loss_fn if method else None
