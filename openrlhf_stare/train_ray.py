@@ -75,6 +75,7 @@ def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
     import openrlhf.trainer.ray.vllm_engine as vllm_engine
     import ray
 
+    from openrlhf_stare.actor_group.critic import StareCriticActor
     from openrlhf_stare.actor_group.policy_actor import StarePolicyActor
     from openrlhf_stare.driver import deaths
     from openrlhf_stare.fixes.failed_engine import StareRolloutActor
@@ -82,6 +83,7 @@ def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
     start_ray = functools.partial(cluster.start, ray.init, args, variables)
     with (
         patch.object(openrlhf_command, "PolicyModelActor", ray.remote(num_gpus=1)(StarePolicyActor)),
+        patch.object(openrlhf_command, "CriticModelActor", ray.remote(num_gpus=1)(StareCriticActor)),
         patch.object(vllm_engine, "RolloutRayActor", ray.remote(StareRolloutActor)),
         patch.object(ray, "init", start_ray),
     ):

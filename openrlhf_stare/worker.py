@@ -31,8 +31,6 @@ CHANGES = {
     "openrlhf.trainer.ppo_trainer": ("tpo.whole_groups.deal_whole_groups", "actor_group.token_record.tell_the_step"),
     "openrlhf.trainer.ppo_trainer_async": ("actor_group.token_record.tell_the_step",),
     "openrlhf.trainer.ray.launcher": ("fixes.ports.hold_the_port",),
-    "openrlhf.trainer.ray.ppo_actor": ("fixes.empty_steps.survive", "fixes.saving.guard"),
-    "openrlhf.trainer.ray.ppo_critic": ("fixes.empty_steps.survive_in_critic", "fixes.saving.guard_critic"),
     "openrlhf.utils.deepspeed.deepspeed": ("fixes.checkpoints.keep_the_newest_complete",),
 }
 

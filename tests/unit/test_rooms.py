@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "runtime": "cpu options",
     "fixes": "algorithms dealing notices options when_imported",
     "estimators": "algorithms dealing fixes methods notices options",
-    "tpo": "algorithms dealing fixes methods notices options",
+    "tpo": "algorithms dealing methods notices options",
     "actor_group": "algorithms dealing estimators fixes methods notices options tpo",
     "tools": "notices options",
     "rewards": "notices options",
