@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from typing import Any
-from unittest.mock import patch
 
 import openrlhf.trainer.ray.ppo_critic as ppo_critic
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_stare.actor_group.empty_steps import divisible_counts
 from openrlhf_stare.actor_group.saving import refuse_non_finite
+from openrlhf_stare.replacing import plain_class
 
 
 class CriticTrainer(ppo_critic.CriticPPOTrainer):
@@ -27,12 +27,8 @@ class CriticTrainer(ppo_critic.CriticPPOTrainer):
         return status
 
 
-class StareCriticActor(ppo_critic.CriticModelActor.__ray_metadata__.modified_class):
+class StareCriticActor(plain_class(ppo_critic.CriticModelActor)):
     """OpenRLHF's `CriticModelActor`."""
-
-    def init_model_from_pretrained(self, strategy: Any, pretrain: str, max_steps: int) -> None:
-        with patch.object(ppo_critic, "CriticPPOTrainer", CriticTrainer):
-            super().init_model_from_pretrained(strategy, pretrain, max_steps)
 
     def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
         refuse_non_finite(self.critic, "critic", f"checkpoint {tag}")

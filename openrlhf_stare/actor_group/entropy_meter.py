@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
-import openrlhf.models.actor
 import torch
 
 from openrlhf_stare.algorithms.entropy import chunked_entropy
+from openrlhf_stare.replacing import replaced
 
 
 class EntropyMeter:
@@ -50,7 +49,7 @@ class EntropyMeter:
     @contextmanager
     def without_gradient(self) -> Iterator[None]:
         """Entropies without a gradient and without a second tensor as large as the logits, which OpenRLHF's need."""
-        with patch.object(openrlhf.models.actor, "compute_entropy", self._timed_entropy):
+        with replaced("openrlhf.models.actor.compute_entropy", self._timed_entropy):
             yield
 
     def take(self) -> list[float]:

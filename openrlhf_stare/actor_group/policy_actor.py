@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
-from unittest.mock import patch
 
 import openrlhf.trainer.ray.ppo_actor as ppo_actor
 import ray
@@ -22,9 +21,13 @@ from openrlhf_stare.algorithms.control import EntropyController, PolicyCollapsed
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, notice
+from openrlhf_stare.replacing import plain_class, replaced
+
+OPENRLHFS = "openrlhf.trainer.ray.ppo_actor"
+ENTROPY_COEF = f"{OPENRLHFS}.ActorPPOTrainer.args.actor.entropy_coef"
 
 
-class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
+class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured.
 
     `--policy_loss` is the name of a method or a file with one, or openrlhf, or tpo, which has a trainer of its own.
@@ -51,7 +54,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             notice(ENGINES_READY)
         args, self.part = strategy.args, base.part_of(strategy.args.policy_loss)
         trainer = TargetTrainer if args.policy_loss == "tpo" else PolicyTrainer
-        with patch.object(ppo_actor, "ActorPPOTrainer", trainer):
+        with replaced(f"{OPENRLHFS}.ActorPPOTrainer", trainer):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group, self.loss, self.meter = self.trainer.dp_group, self.trainer.loss, self.trainer.meter
         strengths = self.loss.method.strengths if self.loss else ()
@@ -71,7 +74,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
     # ── training on one rollout ──
 
     def begin_step(self, step: int) -> None:
-        """The step under which the coming rollout is logged, told by the trainer (`token_record.tell_the_step`)."""
+        """The step under which the coming rollout is logged, told by the trainer (`rollout/trainer.py`)."""
         self.step = step
 
     def fit(self, kl_ctl: float = 0) -> dict[str, float]:
@@ -97,7 +100,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         bonus = self.loss.method.entropy_coefficient() if self.loss else None
         with (
             # At a bonus of 0 the pass is OpenRLHF's, without entropies.
-            patch.object(actor_args, "entropy_coef", bonus) if bonus else nullcontext(),
+            replaced(ENTROPY_COEF, bonus, on=actor_args) if bonus else nullcontext(),
             self.meter.without_gradient() if actor_args.entropy_coef is None and not bonus else nullcontext(),
         ):
             yield

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
-import openrlhf.trainer.ray.ppo_actor as ppo_actor
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience, make_experience_batch
 from openrlhf.utils.vlm_utils import merge_mm_train_inputs
@@ -22,6 +20,7 @@ from torch.utils.data import DataLoader
 from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
 from openrlhf_stare.algorithms.distributed import all_reduce_sums, collective_device
 from openrlhf_stare.algorithms.groups import all_equal
+from openrlhf_stare.replacing import replaced
 from openrlhf_stare.tpo.loss import TargetPolicyLoss
 from openrlhf_stare.tpo.target import TpoConfig, group_log_softmax, sequence_log_probs, target_distribution
 from openrlhf_stare.tpo.whole_groups import WholeGroups, number_of
@@ -58,7 +57,7 @@ class TargetTrainer(PolicyTrainer):
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
         self.rollout, figures = self._opened_rollout()
-        with patch.object(ppo_actor, "DataLoader", self._data_loader):
+        with replaced("openrlhf.trainer.ray.ppo_actor.DataLoader", self._data_loader):
             status = super().ppo_train(kl_ctl)
         fit_kl = all_reduce_sums([self.actor_loss_fn.take_fit_kl()], self.dp_group).item()
         return status | figures | {"tpo/fit_kl": fit_kl / max(float(self.rollout.prompts_trained), 1)}
