@@ -20,8 +20,6 @@ HOOK = f"{__name__}.install"
 
 # Changes that are functions still, and not yet rows of the table: module of OpenRLHF -> what changes it.
 CHANGES = {
-    "openrlhf.trainer.ray.ppo_actor": ("fixes.empty_steps.survive", "fixes.saving.guard"),
-    "openrlhf.trainer.ray.ppo_critic": ("fixes.empty_steps.survive_in_critic", "fixes.saving.guard_critic"),
     "openrlhf.utils.deepspeed.deepspeed": ("fixes.checkpoints.keep_the_newest_complete",),
 }
 
