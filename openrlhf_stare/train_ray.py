@@ -61,7 +61,7 @@ def run() -> int:
 
 
 def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
-    """OpenRLHF's `train` with our two actors and our Ray settings.
+    """OpenRLHF's `train` with our two actors, our strategy and our Ray settings.
 
     Args:
         args: the nested arguments, checked.
@@ -73,9 +73,11 @@ def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
     """
     import openrlhf.cli.train_ppo_ray as openrlhf_command
     import openrlhf.trainer.ray.vllm_engine as vllm_engine
+    import openrlhf.utils.deepspeed as deepspeed
     import ray
 
     from openrlhf_stare.actor_group.policy_actor import StarePolicyActor
+    from openrlhf_stare.actor_group.strategy import CheckpointedStrategy
     from openrlhf_stare.driver import deaths
     from openrlhf_stare.fixes.failed_engine import StareRolloutActor
 
@@ -83,6 +85,7 @@ def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
     with (
         patch.object(openrlhf_command, "PolicyModelActor", ray.remote(num_gpus=1)(StarePolicyActor)),
         patch.object(vllm_engine, "RolloutRayActor", ray.remote(StareRolloutActor)),
+        patch.object(deepspeed, "DeepspeedStrategy", CheckpointedStrategy),
         patch.object(ray, "init", start_ray),
     ):
         try:

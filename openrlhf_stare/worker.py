@@ -33,7 +33,6 @@ CHANGES = {
     "openrlhf.trainer.ray.launcher": ("fixes.ports.hold_the_port",),
     "openrlhf.trainer.ray.ppo_actor": ("fixes.empty_steps.survive", "fixes.saving.guard"),
     "openrlhf.trainer.ray.ppo_critic": ("fixes.empty_steps.survive_in_critic", "fixes.saving.guard_critic"),
-    "openrlhf.utils.deepspeed.deepspeed": ("fixes.checkpoints.keep_the_newest_complete",),
 }
 
 
