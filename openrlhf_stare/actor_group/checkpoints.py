@@ -1,9 +1,10 @@
 """Checkpoints that outlive a crash: which one is complete, which one a job resumes from, which ones may be deleted.
 
-Here are the folders alone, so that the driver can look at them too; `strategy.py` has what the ranks do. Rank 0 marks a
-checkpoint as begun, with an empty manifest, before any rank writes to it. When all ranks have written, it puts a list of
-the files and their sizes in place of that. A checkpoint is complete if its list is there and its files have those
-sizes. Whether their contents are still those that were written costs reading them, and is looked at before loading.
+Here are the folders alone, so that the driver can look at them too; `strategy.py` has what the ranks do. Rank 0 marks
+a checkpoint as begun, with an empty manifest, before any rank writes to it. When all ranks have written, it puts a
+list of the files and their sizes in place of that. A checkpoint is complete if its list is there and its files have
+those sizes. Whether their contents are still those that were written costs reading them, and is looked at before
+loading.
 
 Actor and critic save the same tags side by side, in `_actor` and `_critic` under `--ckpt.path`, and a tag counts only
 if it is complete in both. The newest of these is never deleted, unless the same tag is saved anew, and jobs resume
@@ -12,8 +13,8 @@ from it. As DeepSpeed does, this takes the path to be a folder that all nodes sh
 `--ckpt.save_hf` writes the whole model beside each of the actor's checkpoints, and OpenRLHF keeps all of these for
 ever. Here a model goes with its checkpoint.
 
-Only what a job wrote is deleted: folders with the name of a checkpoint and a checkpoint in them. A link is resumed from
-and neither counted nor deleted, since what it leads to is the user's.
+Only what a job wrote is deleted: folders with the name of a checkpoint and a checkpoint in them. A link is resumed
+from, and neither counted nor deleted, since what it leads to is the user's.
 """
 
 from __future__ import annotations
@@ -282,8 +283,9 @@ def make_room(
 
 
 def drop_replaced_best(folder: Path, folders: Sequence[Path]) -> list[Path]:
-    """Delete the best checkpoints in `folder` that a newer one has replaced, which is complete in all `folders`. OpenRLHF
-    deletes the old one before it saves the new one, and a job that dies in between has none.
+    """Delete the best checkpoints in `folder` that a newer one, complete in all `folders`, has replaced.
+
+    OpenRLHF deletes the old one before it saves the new one, and a job that dies in between has none.
 
     Returns:
         The folders deleted.

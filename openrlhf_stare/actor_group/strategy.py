@@ -79,7 +79,7 @@ class CheckpointedStrategy(DeepspeedStrategy):
             damaged[tag] = file
 
     def _damaged_file(self, folders: list[Path], tag: str) -> str | None:
-        """The first file of the checkpoint whose contents are not those that were written. Each rank reads its share."""
+        """The first file of the checkpoint whose contents are not what was written. Each rank reads its share."""
         files = sorted(file for folder in folders for file in (folder / tag).rglob("*.pt"))
         own = files[self.get_rank() :: torch.distributed.get_world_size()]
         bad = _gathered([str(file) for file in own if not checkpoints.is_whole(file)])
