@@ -14,7 +14,19 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from openrlhf_stare import runtime, tools, worker
-from openrlhf_stare.driver import checks, cluster, command, console, files, flags, paths, preflight, resources, seams
+from openrlhf_stare.driver import (
+    checks,
+    cluster,
+    command,
+    console,
+    files,
+    flags,
+    paths,
+    preflight,
+    resources,
+    run_folder,
+    seams,
+)
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 
@@ -52,11 +64,15 @@ def run() -> int:
     resources.check_sharing(args)
     if args.preflight:
         return preflight.run(args, warnings, variables)
+    beginning = run_folder.check(args)
     if not args.no_checks:
         variables |= files.check(args)
     seams.check()
-    console.start_job(args)
-    train(args, variables)
+    with run_folder.held(args.ckpt.path):
+        console.start_job(args)
+        if beginning:
+            console.tell_twice(beginning)
+        train(args, variables)
     return 0
 
 
