@@ -94,7 +94,7 @@ def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
 
     from openrlhf_stare.actor_group.policy_actor import StarePolicyActor
     from openrlhf_stare.actor_group.strategy import CheckpointedStrategy
-    from openrlhf_stare.driver import deaths
+    from openrlhf_stare.driver import deaths, waiting
     from openrlhf_stare.fixes.failed_engine import StareRolloutActor
 
     start_ray = functools.partial(cluster.start, ray.init, args, variables)
@@ -105,7 +105,7 @@ def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
         patch.object(ray, "init", start_ray),
     ):
         try:
-            with deaths.watched():
+            with deaths.watched(), waiting.told():
                 openrlhf_command.train(args)
         finally:
             console.catch_up()
