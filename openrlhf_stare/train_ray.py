@@ -11,9 +11,8 @@ import functools
 import os
 import sys
 from types import SimpleNamespace
-from unittest.mock import patch
 
-from openrlhf_stare import runtime, tools, worker
+from openrlhf_stare import replacing, runtime, tools, worker
 from openrlhf_stare.driver import (
     checks,
     cluster,
@@ -43,7 +42,7 @@ def main() -> None:
 
 def run() -> int:
     """Check the job, then train or, with --preflight, look at the nodes. Returns the exit status."""
-    seams.check_version()
+    seams.check(insist=seams.INSIST in sys.argv[1:])
     worker.install()  # announces our changes to OpenRLHF in this process
 
     flat = flags.parse()
@@ -67,7 +66,6 @@ def run() -> int:
     beginning = run_folder.check(args)
     if not args.no_checks:
         variables |= files.check(args)
-    seams.check()
     with run_folder.held(args.ckpt.path):
         console.start_job(args)
         if beginning:
@@ -77,7 +75,7 @@ def run() -> int:
 
 
 def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
-    """OpenRLHF's `train` with our two actors, our strategy and our Ray settings.
+    """OpenRLHF's `train` with our Ray settings. Its actors are ours by the table in substitutions.py.
 
     Args:
         args: the nested arguments, checked.
@@ -87,23 +85,12 @@ def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
         UsageError: the cluster is not there or cannot take the job.
         SystemExit: a process of the job died.
     """
-    import openrlhf.cli.train_ppo_ray as openrlhf_command
-    import openrlhf.trainer.ray.vllm_engine as vllm_engine
-    import openrlhf.utils.deepspeed as deepspeed
+    openrlhf_command = seams.import_command()
     import ray
 
-    from openrlhf_stare.actor_group.policy_actor import StarePolicyActor
-    from openrlhf_stare.actor_group.strategy import CheckpointedStrategy
     from openrlhf_stare.driver import deaths, waiting
-    from openrlhf_stare.fixes.failed_engine import StareRolloutActor
 
-    start_ray = functools.partial(cluster.start, ray.init, args, variables)
-    with (
-        patch.object(openrlhf_command, "PolicyModelActor", ray.remote(num_gpus=1)(StarePolicyActor)),
-        patch.object(vllm_engine, "RolloutRayActor", ray.remote(StareRolloutActor)),
-        patch.object(deepspeed, "DeepspeedStrategy", CheckpointedStrategy),
-        patch.object(ray, "init", start_ray),
-    ):
+    with replacing.replaced("ray.init", functools.partial(cluster.start, ray.init, args, variables)):
         try:
             with deaths.watched(), waiting.told():
                 openrlhf_command.train(args)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest.mock import patch
 
-import openrlhf.models.actor
 import torch
 
 from openrlhf_stare.actor_group.policy_loss import MethodLoss
 from openrlhf_stare.algorithms.entropy import chunked_entropy
+from openrlhf_stare.replacing import replaced
 
 
 class EntropyMeter:
@@ -47,7 +46,7 @@ class EntropyMeter:
     @contextmanager
     def without_gradient(self) -> Iterator[None]:
         """Entropies without a gradient and without a second tensor as large as the logits, which OpenRLHF's need."""
-        with patch.object(openrlhf.models.actor, "compute_entropy", self._timed_entropy):
+        with replaced("openrlhf.models.actor.compute_entropy", self._timed_entropy):
             yield
 
     def take(self) -> list[float]:

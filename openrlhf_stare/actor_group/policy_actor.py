@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from unittest.mock import patch
 
 import openrlhf.trainer.ray.ppo_actor as ppo_actor
 import ray
@@ -23,10 +22,14 @@ from openrlhf_stare.fixes.saving import remedy
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, notice
 from openrlhf_stare.options import given
+from openrlhf_stare.replacing import plain_class, replaced
 from openrlhf_stare.tpo.trainer import TargetTrainer
 
+OPENRLHFS = "openrlhf.trainer.ray.ppo_actor"
+ENTROPY_COEF = f"{OPENRLHFS}.ActorPPOTrainer.args.actor.entropy_coef"
 
-class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
+
+class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured.
 
     `--policy_loss` is the name of a method or a file with one, or openrlhf, or tpo, which has a trainer of its own.
@@ -55,7 +58,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         elif method:
             loss = functools.partial(MethodLoss, method, method.Options(**given(args, self.part)))
         # The names by which OpenRLHF's code makes the two.
-        with patch.multiple(ppo_actor, ActorPPOTrainer=trainer, PolicyLoss=loss):
+        with replaced(f"{OPENRLHFS}.ActorPPOTrainer", trainer), replaced(f"{OPENRLHFS}.PolicyLoss", loss):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group = strategy.ds_device_mesh["dp"].get_group()
         self.loss = self.trainer.actor_loss_fn if method else None
@@ -79,7 +82,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
     # ── training on one rollout ──
 
     def begin_step(self, step: int) -> None:
-        """The step under which the coming rollout is logged, told by the trainer (`token_record.tell_the_step`)."""
+        """The step under which the coming rollout is logged, told by the trainer (`rollout/trainer.py`)."""
         self.step = step
 
     def fit(self, kl_ctl: float = 0) -> dict:
@@ -105,7 +108,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         bonus = self.loss.method.entropy_coefficient() if self.loss else None
         with (
             # At a bonus of 0 the pass is OpenRLHF's, without entropies.
-            patch.object(actor_args, "entropy_coef", bonus) if bonus else nullcontext(),
+            replaced(ENTROPY_COEF, bonus, on=actor_args) if bonus else nullcontext(),
             self.meter.without_gradient() if actor_args.entropy_coef is None and not bonus else nullcontext(),
         ):
             yield

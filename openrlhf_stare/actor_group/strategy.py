@@ -3,8 +3,7 @@
 OpenRLHF 0.11.2 deletes old checkpoints before it saves the new one, in an order in which the newest can come first,
 and loads what DeepSpeed's file `latest` names, whole or not. `checkpoints.py` says what takes the place of both.
 
-The driver makes the strategy, and Ray takes it to every actor, so only the driver puts this class in the place of
-OpenRLHF's.
+The driver makes the strategy, and Ray takes it to every actor.
 """
 
 from __future__ import annotations
@@ -12,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
 import torch.distributed
 from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
 
 from openrlhf_stare.actor_group import checkpoints
 from openrlhf_stare.notices import notice
+from openrlhf_stare.replacing import replaced
+
+ENGINE_SAVE = "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.TorchCheckpointEngine.save"
 
 
 class CheckpointedStrategy(DeepspeedStrategy):
@@ -102,5 +103,5 @@ def _noted(engine) -> Iterator[list[Path]]:
         save(state_dict, path)
         written.append(Path(path))
 
-    with patch.object(engine, "save", save_and_note):
+    with replaced(ENGINE_SAVE, save_and_note, on=engine):
         yield written

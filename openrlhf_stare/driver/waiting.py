@@ -1,7 +1,7 @@
 """What a job waits for that makes no progress: Ray keeps waiting for a rank that is stopped, and says nothing.
 
-Ray's control store knows which calls of the job's actors have not ended. A thread looks at them now and then; while they
-stay the same, nothing is going on that the driver could see.
+Ray's control store knows which calls of the job's actors have not ended. A thread looks at them now and then; while
+they stay the same, nothing is going on that the driver could see.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ then takes as a constant for its own responses.
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
 import openrlhf.trainer.ray.ppo_actor as ppo_actor
 import torch
 from openrlhf.trainer.ppo_utils.experience import make_experience_batch
@@ -18,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from openrlhf_stare.algorithms.distributed import all_reduce_sums, collective_device
 from openrlhf_stare.algorithms.groups import all_equal
+from openrlhf_stare.replacing import replaced
 from openrlhf_stare.tpo.loss import TargetPolicyLoss
 from openrlhf_stare.tpo.target import TpoConfig, group_log_softmax, sequence_log_probs, target_distribution
 from openrlhf_stare.tpo.whole_groups import WholeGroups, number_of
@@ -39,7 +38,7 @@ class TargetTrainer(ppo_actor.ActorPPOTrainer):
 
     def ppo_train(self, kl_ctl: float) -> dict:
         figures = self._open_rollout()
-        with patch.object(ppo_actor, "DataLoader", self._data_loader):
+        with replaced("openrlhf.trainer.ray.ppo_actor.DataLoader", self._data_loader):
             status = super().ppo_train(kl_ctl)
         fit_kl = all_reduce_sums([self.actor_loss_fn.take_fit_kl()], self.dp_group).item()
         return status | figures | {"tpo/fit_kl": fit_kl / max(float(self.prompts_trained), 1)}

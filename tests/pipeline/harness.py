@@ -27,15 +27,11 @@ from openrlhf_stare.driver import cluster, command, flags
 
 worker.install()
 
-import openrlhf.utils.deepspeed as deepspeed  # noqa: E402
 from openrlhf.models import PolicyLoss  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ray.launcher import RayActorGroup  # noqa: E402
-from openrlhf.utils import get_strategy  # noqa: E402
-from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
 
 from openrlhf_stare.actor_group.policy_actor import StarePolicyActor  # noqa: E402
-from openrlhf_stare.actor_group.strategy import CheckpointedStrategy  # noqa: E402
 from openrlhf_stare.fixes.saving import own_values  # noqa: E402
 
 FLAGS = """--actor.num_nodes 1 --vllm.num_engines 1 --reward.remote_url none.py --algo.kl.init_coef 0
@@ -156,12 +152,6 @@ def parse(words: list[str]) -> SimpleNamespace:
     return args
 
 
-def strategy_of(args: SimpleNamespace) -> DeepspeedStrategy:
-    """The strategy as the command makes it."""
-    with patch.object(deepspeed, "DeepspeedStrategy", CheckpointedStrategy):
-        return get_strategy(args)
-
-
 def start_ray(gpus: int, *, python_path: tuple[str, ...] = (), **options) -> None:
     runtime_env = cluster.job_wide({})
     # For the workers to unpickle ReadableActor, and to have the package that this process has.
@@ -198,10 +188,12 @@ class ActorGroup:
 
         With `float32` no difference between two ways to train is bfloat16's rounding.
         """
+        from openrlhf.utils import get_strategy
+
         ranks_flags = ["--actor.num_gpus_per_node", str(self.ranks), "--actor.model_name_or_path", self.model]
         self.args = parse([*FLAGS, *ranks_flags, *flags])
         self.args.float32 = float32
-        strategy = strategy_of(self.args)
+        strategy = get_strategy(self.args)
         ray.get(self.group.async_init_model_from_pretrained(strategy, self.model, self.max_steps, None))
 
     def __enter__(self) -> ActorGroup:

@@ -5,9 +5,10 @@ import math
 import pytest
 import ray
 import torch
-from harness import FLAGS, fixed_experiences, parse, strategy_of
+from harness import FLAGS, fixed_experiences, parse
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from openrlhf.trainer.ray.ppo_critic import CriticModelActor
+from openrlhf.utils import get_strategy
 
 from openrlhf_stare.fixes.saving import own_values
 
@@ -32,7 +33,7 @@ def critic(group_of):
 
 def start(critic: RayActorGroup, model: str, *flags: str) -> None:
     args = parse([*FLAGS, "--actor.model_name_or_path", model, "--advantage_estimator", "gae", *flags])
-    ray.get(critic.async_init_model_from_pretrained(strategy_of(args), model, 100))
+    ray.get(critic.async_init_model_from_pretrained(get_strategy(args), model, 100))
 
 
 def run(critic: RayActorGroup, method: str, *args):
