@@ -355,9 +355,36 @@ OPENRLHF = (
     ),
     # ── checkpoints ──
     Substitution(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "DeepspeedStrategy",
+        "openrlhf_stare.actor_group.strategy.CheckpointedStrategy",
+        "the newest checkpoint can be deleted first, and a damaged one is loaded",
+        "driver, which makes the strategy that goes to every actor",
+        relies_on=(
+            Theirs(
+                "openrlhf.utils.deepspeed.deepspeed",
+                "DeepspeedStrategy.save_ckpt",
+                arguments=("model", "save_dir", "tag", "max_num", "max_mem", "client_state")
+                + ("metric_value", "metric_key"),
+            ),
+            Theirs(
+                "openrlhf.utils.deepspeed.deepspeed",
+                "DeepspeedStrategy.load_ckpt",
+                arguments=("model", "load_dir", "tag"),
+            ),
+            Theirs("openrlhf.utils.deepspeed.deepspeed", "DeepspeedStrategy._read_ckpt_metric"),
+            Theirs(
+                "openrlhf.utils.deepspeed.deepspeed",
+                "DeepspeedStrategy._write_ckpt_metric",
+                arguments=("ckpt_dir", "metric_value", "metric_key"),
+            ),
+            Theirs("openrlhf.utils.utils", "get_strategy", mentions=("DeepspeedStrategy",)),
+        ),
+    ),
+    Substitution(
         "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine",
         "TorchCheckpointEngine.save",
-        "openrlhf_stare.fixes.checkpoints._noted",
+        "openrlhf_stare.actor_group.strategy._noted",
         "nobody knows which files a rank has written, and whether all of them are there",
         "actor and critic ranks",
         during="save_ckpt",
