@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_stare.fixes.checkpoints import model_folders, newest_complete, refuse_other_type
+from openrlhf_stare.driver import run_folder
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 
@@ -53,7 +53,9 @@ def check(args: SimpleNamespace) -> dict[str, str]:
 
 
 def checkpoints(args: SimpleNamespace, token: str | None) -> str:
-    """Whether checkpoints and model can be written; `token` is a file that the driver sees in their folder."""
+    """Whether checkpoints and model can be written, and those that are there are to be resumed from; `token` is a file
+    that the driver sees in their folder."""
+    run_folder.check(args)
     for flag, path in (("--ckpt.path", args.ckpt.path), ("--ckpt.output_dir", args.ckpt.output_dir)):
         try:
             tempfile.TemporaryFile(dir=_nearest_folder(path)).close()
@@ -64,11 +66,6 @@ def checkpoints(args: SimpleNamespace, token: str | None) -> str:
             f"--ckpt.path {args.ckpt.path} is not the folder that the driver sees, so a resumed job would not find "
             "all ranks' parts: put it on a file system that all nodes share"
         )
-    if args.ckpt.load_enable and not args.ds.use_universal_ckpt:
-        folders = model_folders(args)
-        tag, _ = newest_complete(folders)
-        if tag:
-            refuse_other_type(folders[0] / tag, args.ds.param_dtype)
     return f"{args.ckpt.path} can be written"
 
 

@@ -14,7 +14,7 @@ from jobs import BFLOAT16_KL, ON_POLICY_KL, ROOT, assert_figures, assert_sound, 
 from kill_jobs import killed_job, last_line
 from safetensors.torch import load_file
 
-from openrlhf_stare.fixes.checkpoints import is_complete
+from openrlhf_stare.actor_group.checkpoints import is_complete
 
 
 def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards_until_the_policy_collapses(addends, tmp_path, cluster):

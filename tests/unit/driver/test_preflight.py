@@ -33,6 +33,7 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
         ckpt=SimpleNamespace(
             path=str(tmp_path / "a/b/checkpoints"), output_dir=str(tmp_path / "model"), load_enable=False
         ),
+        critic=SimpleNamespace(model_name_or_path=None),
         data=SimpleNamespace(
             prompt_dataset=tiny_task["DATA"],
             prompt_split="train",
