@@ -57,7 +57,7 @@ def test_a_single_weight_that_is_an_optimizer_step_old_fails_the_tests_of_jobs(s
 
 @pytest.fixture(scope="module")
 def without(addends, tmp_path_factory) -> dict:
-    """The negative control. If its tests fail, vLLM keeps plain weights now and patches.keep_plain_weights can go."""
+    """The negative control. If its tests fail, vLLM keeps plain weights now and cpu.patches.plain_linear can go."""
     return sync_weights(addends, tmp_path_factory.mktemp("control") / "found.json", "no_work_around")
 
 

@@ -15,8 +15,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from openrlhf_stare import runtime
-from openrlhf_stare.cpu import patches
+from openrlhf_stare import replacing, runtime
 
 TIME_LIMIT = 240  # seconds for one engine: a hang is a failure
 TOKENS = [5, 7, 6, 9, 4, 11, 8, 13, 15, 10, 12, 14, 1]
@@ -28,7 +27,7 @@ WITHHELD = ["model.layers.0.self_attn.v_proj.bias", "model.layers.1.input_layern
 
 # At the top, for vLLM's worker too: it is spawned, and imports this file.
 if sys.argv[-1] == "no_work_around":
-    patches.keep_plain_weights = lambda module: None
+    replacing.TABLE = tuple(row for row in replacing.TABLE if row.name != "dispatch_cpu_unquantized_gemm")
 
 
 def main(folder: str, output: str, work_around: str) -> None:
