@@ -102,6 +102,19 @@ ACTOR_FORWARD = Theirs(
     "openrlhf.models.actor", "Actor.forward", arguments=("action_mask", "return_output", "return_entropy")
 )
 
+# What ours extends or calls without standing in its place: an agent is handed to OpenRLHF by its own flag.
+USED = (
+    Theirs(
+        "openrlhf.utils.agent",
+        "MultiTurnAgentExecutor.execute",
+        arguments=("prompt", "label", "sampling_params", "max_length", "hf_tokenizer", "llm_engine", "images"),
+        mentions=("observation_tokens", "action_ranges", "extra_logs", "agent_instance_cls"),
+    ),
+    Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor._fetch_rewards_via_func"),
+    Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor._fetch_rewards_via_http"),
+    Theirs("openrlhf.utils.config", "hierarchize"),
+)
+
 OPENRLHF = (
     # ── samples become experiences ──
     Substitution(
@@ -246,38 +259,36 @@ OPENRLHF = (
     Substitution(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
-        "openrlhf_stare.tpo.trainer.TargetTrainer",
-        "there is no TPO",
+        "openrlhf_stare.actor_group.policy_trainer.PolicyTrainer",
+        "no method acts on the loss, there is no TPO, and one micro-batch without a token spoils the figures of its "
+        "step, an optimizer step without any the parameters",
         "actor ranks",
         during="init_model_from_pretrained",
         relies_on=(
             TRAINING_STEP,
+            LOSS_COUNTS,
             REPLAY_BUFFER,
             BATCH,
+            Theirs(
+                "openrlhf.trainer.ray.ppo_actor",
+                "ActorPPOTrainer.__init__",
+                arguments=("strategy", "actor"),
+                mentions=("actor_loss_fn", "micro_train_batch_size", "replay_buffer"),
+            ),
             Theirs("openrlhf.trainer.ray.ppo_actor", "ActorPPOTrainer.ppo_train", arguments=("kl_ctl",)),
-            Theirs("openrlhf.utils.vlm_utils", "merge_mm_train_inputs", arguments=("mm_train_inputs_list", "device")),
-        ),
-    ),
-    Substitution(
-        "openrlhf.trainer.ray.ppo_actor",
-        "PolicyLoss",
-        "openrlhf_stare.actor_group.policy_loss.MethodLoss",
-        "no method acts on the loss",
-        "actor ranks",
-        during="init_model_from_pretrained",
-        relies_on=(
             Theirs(
                 "openrlhf.models.loss",
                 "PolicyLoss.forward",
                 arguments=("log_probs", "old_log_probs", "advantages", "action_mask"),
             ),
             Theirs("openrlhf.models.loss", "PolicyLoss", mentions=("clip_eps_low", "clip_eps_high")),
+            Theirs("openrlhf.utils.vlm_utils", "merge_mm_train_inputs", arguments=("mm_train_inputs_list", "device")),
         ),
     ),
     Substitution(
         "openrlhf.trainer.ray.ppo_actor",
         "DataLoader",
-        "openrlhf_stare.tpo.trainer.TargetTrainer._data_loader",
+        "openrlhf_stare.actor_group.target_trainer.TargetTrainer._data_loader",
         "TPO's micro-batches would not be whole groups",
         "actor ranks",
         during="ppo_train",
@@ -300,6 +311,37 @@ OPENRLHF = (
         "actor ranks",
         during="the log-prob pass, and training where its gradient is not needed",
         relies_on=(ACTOR_FORWARD,),
+    ),
+    # ── the critic ──
+    Substitution(
+        "openrlhf.trainer.ray.ppo_critic",
+        "CriticModelActor",
+        "openrlhf_stare.actor_group.critic.StareCriticActor",
+        "a critic that is not finite is saved, and every resumed job goes on from it",
+        "driver, critic ranks",
+        relies_on=(
+            Theirs(
+                "openrlhf.trainer.ray.ppo_critic",
+                "CriticModelActor.save_checkpoint",
+                arguments=("tag", "metric_value", "metric_key"),
+            ),
+        ),
+    ),
+    Substitution(
+        "openrlhf.trainer.ray.ppo_critic",
+        "CriticPPOTrainer",
+        "openrlhf_stare.actor_group.critic.CriticTrainer",
+        "an optimizer step without a token makes the critic NaN, and a micro-batch without one its figures",
+        "critic ranks",
+        relies_on=(
+            LOSS_COUNTS,
+            Theirs(
+                "openrlhf.trainer.ray.ppo_critic",
+                "CriticPPOTrainer.training_step",
+                arguments=("experience", "step", "loss_batch_info"),
+                mentions=("action_mask", "values"),
+            ),
+        ),
     ),
     # ── the driver ──
     Substitution(
