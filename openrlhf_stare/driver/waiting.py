@@ -99,6 +99,7 @@ def told() -> Iterator[None]:
         yield
     finally:
         over.set()
+        thread.join(2 * LOOK_SECONDS)  # Ray is shut down next
 
 
 def _look_now_and_then(over: threading.Event) -> None:
