@@ -210,10 +210,12 @@ class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
         if not checkpoint:
             return
         state, flags = checkpoint.get("entropy"), self._flags()
+        saved = state["flags"] if state else {}
+        differing = [flag for flag, value in flags.items() if saved.get(flag, value) != value]
         if not self.loss:
             # All that counts then are the rollouts below --entropy.stop_below.
             if state and state["method"] == self.part:
-                self.controller.load_state_dict(state["controller"])
+                self._load_controller(state, differing)
             return
         if state is None:
             if "stare" in checkpoint:
@@ -223,8 +225,6 @@ class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
                 )
             self._notice("The checkpoint has no state of the entropy's controller, which starts fresh")
             return
-        saved = state["flags"]
-        differing = [flag for flag, value in flags.items() if saved.get(flag, value) != value]
         # What the strengths start from, or how they move: the saved values would not be what the flags ask for.
         names = {strength.name for strength in self.loss.method.strengths}
         starts = {f"{self.part}.{name}" for name in names}
@@ -242,7 +242,13 @@ class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
         if fresh:
             self.controller.updates = state["controller"]["updates"]  # a target's line goes on over the whole run
         else:
-            self.controller.load_state_dict(state["controller"])
+            self._load_controller(state, differing)
+
+    def _load_controller(self, state: dict, differing: list[str]) -> None:
+        self.controller.load_state_dict(state["controller"])
+        if differing:
+            # Other flags are the remedy for a collapse: they get all of --entropy.stop_after rollouts to act.
+            self.controller.low_rollouts = 0
 
 
 def _selected(values: list[torch.Tensor], masks: list[torch.Tensor]) -> torch.Tensor:
