@@ -23,11 +23,12 @@ from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, notice
 from openrlhf_stare.replacing import plain_class, replaced
 
+PolicyModelActor: Any = plain_class(ppo_actor.PolicyModelActor)
 OPENRLHFS = "openrlhf.trainer.ray.ppo_actor"
 ENTROPY_COEF = f"{OPENRLHFS}.ActorPPOTrainer.args.actor.entropy_coef"
 
 
-class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
+class StarePolicyActor(PolicyModelActor):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured.
 
     `--policy_loss` is the name of a method or a file with one, or openrlhf, or tpo, which has a trainer of its own.

@@ -1,5 +1,6 @@
 """StarePolicyLoss: OpenRLHF's own policy loss, unchanged, on the advantages ω·A."""
 
+import inspect
 import json
 import math
 import os
@@ -355,6 +356,24 @@ def test_a_method_knows_the_clip_range_and_the_entropies_of_the_pass():
     call(loss, batch, entropies=entropies)
     assert loss.method.clip_range == (0.1, 0.3)
     assert loss.method.seen is entropies
+
+
+def test_openrlhfs_loss_keeps_each_argument_under_its_name():
+    """The trainer makes a method's loss of the one that OpenRLHF made with the user's flags."""
+    options = {
+        "clip_eps_low": 0.1,
+        "clip_eps_high": 0.3,
+        "dual_clip": 3.0,
+        "token_level_loss": False,
+        "policy_loss_type": "gspo",
+        "is_correction_level": "seq",
+        "is_correction_mode": "mask",
+        "is_correction_gating": "tv",
+        "is_correction_threshold": [0.0, 1.4],
+    }
+    assert options.keys() == inspect.signature(PolicyLoss).parameters.keys()
+    made = PolicyLoss(**options)
+    assert {name: getattr(made, name) for name in options} == options
 
 
 # What must not happen
