@@ -55,7 +55,7 @@ class StarePolicyActor(PolicyModelActor):
             notice(ENGINES_READY)
         args, self.part = strategy.args, base.part_of(strategy.args.policy_loss)
         trainer = TargetTrainer if args.policy_loss == "tpo" else PolicyTrainer
-        with replaced(TRAINER, trainer):
+        with replaced(f"{OPENRLHFS}.ActorPPOTrainer", trainer):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group, self.loss, self.meter = self.trainer.dp_group, self.trainer.loss, self.trainer.meter
         strengths = self.loss.method.strengths if self.loss else ()
