@@ -25,7 +25,7 @@ from openrlhf_stare.replacing import plain_class, replaced
 
 PolicyModelActor: Any = plain_class(ppo_actor.PolicyModelActor)
 TRAINER = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer"
-ENTROPY_COEF = f"{TRAINER}.args.actor.entropy_coef"
+ENTROPY_COEF = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer.args.actor.entropy_coef"
 
 
 class StarePolicyActor(PolicyModelActor):
