@@ -24,8 +24,8 @@ from openrlhf_stare.notices import ENGINES_READY, notice
 from openrlhf_stare.replacing import plain_class, replaced
 
 PolicyModelActor: Any = plain_class(ppo_actor.PolicyModelActor)
-OPENRLHFS = "openrlhf.trainer.ray.ppo_actor"
-ENTROPY_COEF = f"{OPENRLHFS}.ActorPPOTrainer.args.actor.entropy_coef"
+TRAINER = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer"
+ENTROPY_COEF = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer.args.actor.entropy_coef"
 
 
 class StarePolicyActor(PolicyModelActor):
@@ -55,7 +55,7 @@ class StarePolicyActor(PolicyModelActor):
             notice(ENGINES_READY)
         args, self.part = strategy.args, base.part_of(strategy.args.policy_loss)
         trainer = TargetTrainer if args.policy_loss == "tpo" else PolicyTrainer
-        with replaced(f"{OPENRLHFS}.ActorPPOTrainer", trainer):
+        with replaced(TRAINER, trainer):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group, self.loss, self.meter = self.trainer.dp_group, self.trainer.loss, self.trainer.meter
         strengths = self.loss.method.strengths if self.loss else ()
