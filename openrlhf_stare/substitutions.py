@@ -84,7 +84,8 @@ BATCH = Theirs("openrlhf.trainer.ppo_utils.experience", "make_experience_batch",
 REPLAY_BUFFER = Theirs(
     "openrlhf.trainer.ppo_utils.replay_buffer",
     "NaiveReplayBuffer",
-    mentions=("items", "packing_samples", "dynamic_indices", "dynamic_optimizer_step"),
+    mentions=("items", "packing_samples", "dynamic_indices", "dynamic_optimizer_step")
+    + ("dynamic_batch_num_tokens", "dynamic_global_batch_size", "dynamic_sample_loss_scale"),
 )
 TRAINING_STEP = Theirs(
     "openrlhf.trainer.ray.ppo_actor",
@@ -113,6 +114,10 @@ USED = (
     Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor._fetch_rewards_via_func"),
     Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor._fetch_rewards_via_http"),
     Theirs("openrlhf.utils.config", "hierarchize"),
+    # How Ray's actor classes are taken apart and made (replacing.py), and by which names it knows ours (deaths.py).
+    Theirs("ray.actor", "ActorClass", mentions=("__ray_metadata__", "_default_options", "__ray_actor_class__")),
+    Theirs("ray.actor", "_modify_class", arguments=("cls",), mentions=("__ray_actor_class__",)),
+    Theirs("ray._private.state", "actors", arguments=("job_id", "actor_state_name")),
 )
 
 OPENRLHF = (

@@ -23,7 +23,7 @@ from openrlhf_stare.algorithms.groups import all_equal
 from openrlhf_stare.replacing import replaced
 from openrlhf_stare.tpo.loss import TargetPolicyLoss
 from openrlhf_stare.tpo.target import TpoConfig, group_log_softmax, sequence_log_probs, target_distribution
-from openrlhf_stare.tpo.whole_groups import WholeGroups, number_of
+from openrlhf_stare.tpo.whole_groups import WholeGroups, check_whole_groups
 
 
 @dataclass
@@ -81,11 +81,7 @@ class TargetTrainer(PolicyTrainer):
     def _opened_rollout(self) -> tuple[Rollout, dict[str, float]]:
         """The rollout in the buffer with its target, and figures of it that are the same on all ranks."""
         items, size = self.replay_buffer.items, self.samples_per_prompt
-        items.sort(key=number_of)
-        numbers = [number_of(item) for item in items]
-        starts = [number // size * size for number in numbers[::size]]
-        if numbers != [start + place for start in starts for place in range(size)]:
-            raise RuntimeError(f"The {len(items)} responses of this rank are not whole groups of {size} for a prompt")
+        check_whole_groups(items, size)
 
         own = [self._sequence_log_probs(item.action_log_probs, item.action_mask) for item in items]
         log_probs = torch.stack(own).view(-1, size)
