@@ -360,7 +360,7 @@ OPENRLHF = (
     ),
     # ── checkpoints ──
     Substitution(
-        "openrlhf.utils.deepspeed.deepspeed",
+        "openrlhf.utils.deepspeed",  # where `get_strategy` looks
         "DeepspeedStrategy",
         "openrlhf_stare.actor_group.strategy.CheckpointedStrategy",
         "the newest checkpoint can be deleted first, and a damaged one is loaded",
