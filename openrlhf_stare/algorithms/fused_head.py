@@ -1,0 +1,175 @@
+"""Log-probs and exact entropies from hidden states, without a tensor of tokens times vocabulary.
+
+The head's weight is taken a block of words at a time. The logits of all tokens for the block are computed, added to
+each token's running maximum, normaliser and entropy, and dropped; the backward pass computes them again. By words, and
+not by tokens, since then the weight is read once, and its gradient is one product for a block of words, which sums over
+all tokens at the precision of any matrix product. All that is not a matrix product is in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# Logits of a block: 4 MiB of float32, or a 64th of all where that is more, so that a GPU is not kept busy with
+# launching thousands of small kernels.
+_BLOCK_LOGITS, _BLOCK_SHARE = 2**20, 64
+_LOWEST = torch.finfo(torch.float32).min
+
+
+@dataclass(frozen=True)
+class Logits:
+    """What a model and a rollout make of the head's products: softcap · tanh(scale · product / softcap) / temperature.
+
+    Attributes:
+        temperature: the rollout's.
+        scale: the model's factor of all logits.
+        softcap: what the model's logits stay below, by tanh; None without.
+    """
+
+    temperature: float = 1.0
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def of_(self, products: Tensor) -> Tensor:
+        """Float32 products -> logits, in place."""
+        if self.softcap is None:
+            return products if self.scale == self.temperature else products.mul_(self.scale / self.temperature)
+        return products.mul_(self.scale / self.softcap).tanh_().mul_(self.softcap / self.temperature)
+
+    def slope(self, logits: Tensor) -> Tensor | float:
+        """The derivative of the logits by the products, of the logits' shape, or one number for all."""
+        if self.softcap is None:
+            return self.scale / self.temperature
+        tanh = logits * (self.temperature / self.softcap)
+        return tanh.square_().neg_().add_(1).mul_(self.scale / self.temperature)
+
+
+def fused_log_probs(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    bias: Tensor | None = None,
+    logits: Logits = Logits(),  # noqa: B008 (it is frozen)
+    entropy: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """The log-prob of each token's label and the entropy of its distribution over the vocabulary, in nats.
+
+    Besides results and gradients it needs the logits of one block of words, twice in float32, and in the backward pass
+    the gradient of the hidden states in float32.
+
+    Args:
+        hidden: (T, H) hidden states.
+        weight: (V, H) of the head, of the same type.
+        labels: (T,) words, each at least 0 and below V.
+        bias: (V,) of the head.
+        logits: scale, soft cap and temperature.
+        entropy: whether entropies are wanted; zeros otherwise.
+
+    Returns:
+        (T,) log-probs and (T,) entropies, float32, both differentiable once by hidden states, weight and bias. NaN
+        for a token with a NaN logit or one of +inf.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1] or labels.shape != hidden.shape[:1]:
+        raise ValueError(
+            f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)} and labels {tuple(labels.shape)} do not fit: "
+            "give (T, H), (V, H) and (T,)"
+        )
+    return _FusedLogProbs.apply(hidden, weight, bias, labels, logits, entropy)
+
+
+class _FusedLogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, labels, logits, entropy):
+        of_label = hidden.new_zeros(len(hidden), dtype=torch.float32)
+        highest = torch.full_like(of_label, _LOWEST)
+        normaliser, weighted = torch.zeros_like(of_label), torch.zeros_like(of_label)  # Σe and Σe·(x - highest)
+        for words, x in _blocks(hidden, weight, bias, logits):
+            inside, at = _places(labels, words)
+            of_label = torch.where(inside, x.gather(1, at).squeeze(-1), of_label)
+            before, highest = highest, torch.maximum(highest, x.amax(dim=-1))
+            shift = before - highest
+            e = x.sub_(highest.unsqueeze(-1)).exp()
+            shrink = shift.exp()
+            if entropy:
+                # 0 where no block was before: the shift is then as low as a float32 can be.
+                weighted = shrink * (weighted + shift * normaliser) + _dot(e, x)
+            normaliser = normaliser * shrink + e.sum(dim=-1)
+        log_normaliser = normaliser.log()
+        entropies = log_normaliser - weighted / normaliser if entropy else torch.zeros_like(of_label)
+        ctx.save_for_backward(hidden, weight, bias, labels, highest + log_normaliser, entropies)
+        ctx.logits = logits
+        ctx.set_materialize_grads(False)
+        return of_label - highest - log_normaliser, entropies
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, of_log_probs, of_entropies):
+        """By a logit x of word w: of a log-prob [w is the label] - p, of an entropy -p·(log p + H)."""
+        hidden, weight, bias, labels, log_normaliser, entropies = ctx.saved_tensors
+        if of_log_probs is None and of_entropies is None:
+            return (None,) * 6
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        by_hidden = torch.zeros_like(hidden, dtype=torch.float32) if wants_hidden else None
+        by_weight = torch.empty_like(weight) if wants_weight else None
+        by_bias = torch.empty_like(bias) if wants_bias else None
+        own = None if of_log_probs is None else torch.zeros_like(of_log_probs)  # what the label's logit gets besides
+        for words, x in _blocks(hidden, weight, bias, ctx.logits):
+            slope = ctx.logits.slope(x)
+            log_p = x.sub_(log_normaliser.unsqueeze(-1))
+            p = log_p.exp()
+            if of_entropies is None:
+                d = p.mul_(-of_log_probs.unsqueeze(-1))
+            else:
+                # -p·(g + g_H·(log p + H)), with g 0 where the log-prob has no gradient
+                rest = of_entropies * entropies + (0 if of_log_probs is None else of_log_probs)
+                log_p.mul_(of_entropies.unsqueeze(-1)).add_(rest.unsqueeze(-1))
+                d = p.mul_(log_p).neg_()
+            d.mul_(slope)
+            if wants_hidden:
+                by_hidden += d.to(hidden.dtype) @ weight[words]
+            if of_log_probs is not None:
+                inside, at = _places(labels, words)
+                here = torch.where(inside, of_log_probs, 0)
+                here *= slope if ctx.logits.softcap is None else slope.gather(1, at).squeeze(-1)
+                d.scatter_add_(1, at, here.unsqueeze(-1))
+                own += here
+            if wants_weight:
+                torch.mm(d.to(hidden.dtype).T, hidden, out=by_weight[words])
+            if wants_bias:
+                by_bias[words] = d.sum(dim=0)
+        if wants_hidden:
+            if own is not None:  # apart, since it is the largest part and the blocks' parts are rounded one by one
+                by_hidden.addcmul_(own.unsqueeze(-1), weight[labels])
+            by_hidden = by_hidden.to(hidden.dtype)
+        return by_hidden, by_weight, by_bias, None, None, None
+
+
+def _blocks(hidden: Tensor, weight: Tensor, bias: Tensor | None, logits: Logits) -> Iterator[tuple[slice, Tensor]]:
+    """The words of each block, and (T, words) their logits in float32, which the next block overwrites."""
+    vocabulary = len(weight)
+    words = min(vocabulary, max(_BLOCK_LOGITS // max(1, len(hidden)), -(-vocabulary // _BLOCK_SHARE)))
+    buffer = hidden.new_empty(len(hidden) * words, dtype=torch.float32)
+    for start in range(0, vocabulary, words):
+        block = slice(start, min(start + words, vocabulary))
+        products = torch.nn.functional.linear(hidden, weight[block], None if bias is None else bias[block])
+        x = buffer[: products.numel()].view_as(products).copy_(products)
+        yield block, logits.of_(x)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """(T, n), (T, n) -> (T,) the sums of the products, without a tensor of them."""
+    return torch.bmm(a.unsqueeze(1), b.unsqueeze(2)).flatten()
+
+
+def _places(labels: Tensor, words: slice) -> tuple[Tensor, Tensor]:
+    """(T,) whether each label is among the words of the block, and (T, 1) where in it; anywhere, if it is not."""
+    inside = (labels >= words.start) & (labels < words.stop)
+    return inside, (labels - words.start).clamp(0, words.stop - words.start - 1).unsqueeze(-1)
