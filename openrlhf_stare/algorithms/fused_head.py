@@ -65,7 +65,7 @@ def fused_log_probs(
     Args:
         hidden: (T, H) hidden states.
         weight: (V, H) of the head, of the same type.
-        labels: (T,) words, each at least 0 and below V.
+        labels: (T,) words below V; of a token with a label below 0 nothing is computed, and both results are 0.
         bias: (V,) of the head.
         logits: scale, soft cap and temperature.
         entropy: whether entropies are wanted; zeros otherwise.
@@ -82,7 +82,11 @@ def fused_log_probs(
             f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)} and labels {tuple(labels.shape)} do not fit: "
             "give (T, H), (V, H) and (T,)"
         )
-    return _FusedLogProbs.apply(hidden, weight, bias, labels, logits, entropy)
+    if (labels >= 0).all():
+        return _FusedLogProbs.apply(hidden, weight, bias, labels, logits, entropy)
+    wanted = (labels >= 0).nonzero().squeeze(-1)
+    results = _FusedLogProbs.apply(hidden[wanted], weight, bias, labels[wanted], logits, entropy)
+    return tuple(result.new_zeros(len(labels)).index_copy(0, wanted, result) for result in results)
 
 
 class _FusedLogProbs(torch.autograd.Function):
