@@ -6,6 +6,7 @@ import os
 from types import ModuleType, SimpleNamespace
 
 from openrlhf_stare.options import UsageError
+from openrlhf_stare.substitutions import OPENRLHF, TABLE, Substitution
 
 # Set to 1 or 0 it overrides the choice; the driver sets it for all the processes it starts.
 CPU_VARIABLE = "OPENRLHF_STARE_CPU"
@@ -42,6 +43,11 @@ def prepare_process() -> None:
     if cpu := _chosen():
         os.environ.update(environment())
         cpu.install()
+
+
+def substitutions() -> tuple[Substitution, ...]:
+    """The rows of the table that hold in this process."""
+    return TABLE if on_cpu() else OPENRLHF
 
 
 def check_arguments(args: SimpleNamespace) -> None:

@@ -11,9 +11,8 @@ import functools
 import os
 import sys
 from types import SimpleNamespace
-from unittest.mock import patch
 
-from openrlhf_stare import runtime, tools, worker
+from openrlhf_stare import replacing, runtime, tools, worker
 from openrlhf_stare.driver import checks, cluster, command, console, files, flags, paths, preflight, resources, seams
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
@@ -31,7 +30,7 @@ def main() -> None:
 
 def run() -> int:
     """Check the job, then train or, with --preflight, look at the nodes. Returns the exit status."""
-    seams.check_version()
+    seams.check(insist=seams.INSIST in sys.argv[1:])
     worker.install()  # announces our changes to OpenRLHF in this process
 
     flat = flags.parse()
@@ -54,14 +53,13 @@ def run() -> int:
         return preflight.run(args, warnings, variables)
     if not args.no_checks:
         variables |= files.check(args)
-    seams.check()
     console.start_job(args)
     train(args, variables)
     return 0
 
 
 def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
-    """OpenRLHF's `train` with our two actors and our Ray settings.
+    """OpenRLHF's `train` with our Ray settings. Its actors are ours by the table in substitutions.py.
 
     Args:
         args: the nested arguments, checked.
@@ -71,20 +69,12 @@ def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
         UsageError: the cluster is not there or cannot take the job.
         SystemExit: a process of the job died.
     """
-    import openrlhf.cli.train_ppo_ray as openrlhf_command
-    import openrlhf.trainer.ray.vllm_engine as vllm_engine
+    openrlhf_command = seams.import_command()
     import ray
 
-    from openrlhf_stare.actor_group.policy_actor import StarePolicyActor
     from openrlhf_stare.driver import deaths
-    from openrlhf_stare.fixes.failed_engine import StareRolloutActor
 
-    start_ray = functools.partial(cluster.start, ray.init, args, variables)
-    with (
-        patch.object(openrlhf_command, "PolicyModelActor", ray.remote(num_gpus=1)(StarePolicyActor)),
-        patch.object(vllm_engine, "RolloutRayActor", ray.remote(StareRolloutActor)),
-        patch.object(ray, "init", start_ray),
-    ):
+    with replacing.replaced("ray.init", functools.partial(cluster.start, ray.init, args, variables)):
         try:
             with deaths.watched():
                 openrlhf_command.train(args)

@@ -8,6 +8,7 @@ import gc
 import importlib
 from types import ModuleType
 
+from openrlhf_stare import replacing
 from openrlhf_stare.runtime import prepare_process
 from openrlhf_stare.when_imported import patch_when_imported
 
@@ -17,22 +18,8 @@ gc.set_threshold(10_000, 10, 10)
 
 HOOK = f"{__name__}.install"
 
-# Module of OpenRLHF -> what changes it once it is imported, in this order.
+# Changes that are functions still, and not yet rows of the table: module of OpenRLHF -> what changes it.
 CHANGES = {
-    "openrlhf.trainer.ppo_utils.samples_generator": (
-        "fixes.failed_rewards.count_as_nan",
-        "fixes.uneven_dealing.cut",
-        "fixes.evaluation.use_own_top_p",
-    ),
-    "openrlhf.trainer.ppo_utils.experience_maker": (
-        "estimators.advantages.change",
-        "tpo.whole_groups.number_responses",
-    ),
-    "openrlhf.trainer.ppo_trainer": ("tpo.whole_groups.deal_whole_groups", "actor_group.token_record.tell_the_step"),
-    "openrlhf.trainer.ppo_trainer_async": ("actor_group.token_record.tell_the_step",),
-    "openrlhf.trainer.ray.launcher": ("fixes.ports.hold_the_port",),
-    "openrlhf.trainer.ray.ppo_actor": ("fixes.empty_steps.survive", "fixes.saving.guard"),
-    "openrlhf.trainer.ray.ppo_critic": ("fixes.empty_steps.survive_in_critic", "fixes.saving.guard_critic"),
     "openrlhf.utils.deepspeed.deepspeed": ("fixes.checkpoints.keep_the_newest_complete",),
 }
 
@@ -42,6 +29,7 @@ def install() -> None:
     for module, changes in CHANGES.items():
         for change in changes:
             patch_when_imported(module, functools.partial(_apply, change))
+    replacing.announce(cpu=False)
     # Python would end by looking for garbage among the half million objects of the libraries, for a second and more.
     atexit.register(gc.freeze)
     prepare_process()

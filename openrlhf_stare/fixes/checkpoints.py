@@ -25,11 +25,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from unittest.mock import patch
 
 from openrlhf_stare.notices import notice
+from openrlhf_stare.replacing import replaced
 
 MANIFEST = "manifest.json"
+ENGINE_SAVE = "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.TorchCheckpointEngine.save"
 METRIC = "metric.json"  # OpenRLHF writes it to a checkpoint when all ranks have saved
 
 
@@ -85,7 +86,7 @@ def _noted(engine) -> Iterator[list[Path]]:
         save(state_dict, path)
         written.append(Path(path))
 
-    with patch.object(engine, "save", save_and_note):
+    with replaced(ENGINE_SAVE, save_and_note, on=engine):
         yield written
 
 

@@ -8,58 +8,38 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
+import openrlhf.trainer.ppo_utils.experience as experience
 import torch
 
 from openrlhf_stare.dealing import data_parallel_ranks
 
 
-def number_responses(module: ModuleType) -> None:
-    """Change `openrlhf.trainer.ppo_utils.experience_maker`: under TPO each response carries its number in the rollout.
+def number_of(response: Any) -> int:
+    """The response's number in the rollout, which `rollout/experience_maker.py` put there under TPO.
 
     It is in the field `scores`, which has served its purpose (dynamic filtering) by then. OpenRLHF's batches and
     buffers keep that field and its trainer does not log it; every other field is dropped, logged or needed.
     """
-    original = module.RemoteExperienceMaker.compute_advantages_and_returns
-
-    def compute_advantages_and_returns(self, experiences):
-        experiences = original(self, experiences)
-        if self.args.policy_loss == "tpo":
-            for experience in experiences:
-                experience.scores = torch.tensor(experience.index)
-        return experiences
-
-    module.RemoteExperienceMaker.compute_advantages_and_returns = compute_advantages_and_returns
-
-
-def number_of(response: Any) -> int:
-    """The response's number in the rollout, as `number_responses` gave it."""
     return int(response.scores)
 
 
-def deal_whole_groups(module: ModuleType) -> None:
-    """Change `openrlhf.trainer.ppo_trainer`: under TPO dynamic batches are dealt group by group, so that a prompt's
-    responses are all on one rank. Without dynamic batches the chunks are contiguous and begin with a group anyway."""
-    from openrlhf.trainer.ppo_utils.experience import make_experience_batch, split_experience_batch
-
-    balance_experiences = module.balance_experiences
-
-    def balance_groups(experiences, args):
-        if args.policy_loss != "tpo":
-            return balance_experiences(experiences, args)
-        ranks, size = data_parallel_ranks(args), args.rollout.n_samples_per_prompt
-        responses = [response for experience in experiences for response in split_experience_batch(experience)]
-        responses.sort(key=number_of)
-        groups = [responses[start : start + size] for start in range(0, len(responses), size)]
-        groups.sort(key=lambda group: sum(float(response.total_length) for response in group))
-        # There and back over the ranks, so that none gets the longest group of every turn.
-        turns = [groups[start : start + ranks] for start in range(0, len(groups), ranks)]
-        shares = zip(*(turn[:: (-1) ** place] for place, turn in enumerate(turns)), strict=True)
-        return [make_experience_batch(list(itertools.chain(*share))) for share in shares]
-
-    module.balance_experiences = balance_groups
+def balance_experiences(experiences: list, args: SimpleNamespace) -> list:
+    """OpenRLHF's dealing of dynamic batches, which under TPO is group by group: a prompt's responses are all on one
+    rank. Without dynamic batches the chunks are contiguous and begin with a group anyway."""
+    if args.policy_loss != "tpo":
+        return experience.balance_experiences(experiences, args)
+    ranks, size = data_parallel_ranks(args), args.rollout.n_samples_per_prompt
+    responses = [response for batch in experiences for response in experience.split_experience_batch(batch)]
+    responses.sort(key=number_of)
+    groups = [responses[start : start + size] for start in range(0, len(responses), size)]
+    groups.sort(key=lambda group: sum(float(response.total_length) for response in group))
+    # There and back over the ranks, so that none gets the longest group of every turn.
+    turns = [groups[start : start + ranks] for start in range(0, len(groups), ranks)]
+    shares = zip(*(turn[:: (-1) ** place] for place, turn in enumerate(turns)), strict=True)
+    return [experience.make_experience_batch(list(itertools.chain(*share))) for share in shares]
 
 
 class WholeGroups:

@@ -19,20 +19,23 @@ MAY_IMPORT = {
     "when_imported": "",
     "algorithms": "options",
     "methods": "algorithms options",
-    "cpu": "options when_imported",
-    "runtime": "cpu options",
-    "fixes": "algorithms dealing notices options when_imported",
-    "estimators": "algorithms dealing fixes methods notices options",
-    "tpo": "algorithms dealing fixes methods notices options",
-    "actor_group": "algorithms dealing estimators fixes methods notices options tpo",
+    "substitutions": "",
+    "replacing": "substitutions when_imported",
+    "cpu": "options replacing",
+    "runtime": "cpu options substitutions",
+    "fixes": "algorithms dealing notices options replacing",
+    "tpo": "algorithms dealing methods notices options replacing",
+    "actor_group": "algorithms dealing fixes methods notices options replacing tpo",
+    "rollout": "actor_group algorithms dealing methods notices options replacing",
     "tools": "notices options",
     "rewards": "notices options",
     "data": "options",
     "report": "options",
-    "worker": "actor_group estimators fixes notices runtime tpo when_imported",
+    "worker": "fixes notices replacing runtime when_imported",
     "vllm_plugin": "runtime",
-    "driver": "actor_group algorithms dealing estimators fixes methods notices options runtime tools tpo worker",
-    "train_ray": "actor_group driver fixes methods notices options runtime tools tpo worker",
+    "driver": "actor_group algorithms dealing fixes methods notices options rollout runtime substitutions tools tpo "
+    "worker",
+    "train_ray": "driver notices options replacing runtime tools worker",
     "__init__": "runtime",
 }
 TORCH_ALONE = ("options", "algorithms", "methods")
@@ -147,7 +150,7 @@ def test_each_room_says_what_it_is_for(name):
 def test_each_change_that_the_workers_announce_is_there():
     """They are named by their places, so that announcing them imports nothing."""
     changes = [change for of_module in worker.CHANGES.values() for change in of_module]
-    assert len(changes) > 5
+    assert len(changes) >= 5
     for change in changes:
         place, _, function = change.rpartition(".")
         defined = TREES[f"{PACKAGE}.{place}"].body

@@ -68,7 +68,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(refusal, monkeypatch):
 
 NO_TRAINING = """
 from openrlhf_stare import train_ray
-train_ray.seams.check = train_ray.console.start_job = lambda *args: None
+train_ray.console.start_job = lambda *args: None
 train_ray.train = lambda args, variables: print(variables)
 train_ray.run()
 """

@@ -4,7 +4,7 @@ from openrlhf_stare import worker
 
 worker.install()
 
-from openrlhf_stare.fixes.failed_engine import first_logged_error  # noqa: E402
+from openrlhf_stare.rollout.engine import first_logged_error  # noqa: E402
 
 LOG = """\
 INFO 11-22 10:00:00 [utils.py:1] starting

@@ -1,8 +1,10 @@
 """TPO's groups: the K responses of a prompt stay together on their way to a rank's buffer and micro-batches."""
 
+import importlib
+
 import pytest
 import torch
-from advantage_step import PROMPTS, WIDTH, K, dealing_args, estimate, fresh_copy, make_rollout
+from advantage_step import PROMPTS, WIDTH, K, dealing_args, estimate, make_rollout
 from openrlhf.trainer.ppo_utils.experience import (
     Experience,
     balance_experiences,
@@ -10,12 +12,9 @@ from openrlhf.trainer.ppo_utils.experience import (
     split_experience_batch,
 )
 
-from openrlhf_stare.tpo import whole_groups
-
 
 def test_under_tpo_the_responses_are_numbered_in_a_field_that_the_buffer_keeps_and_the_trainer_does_not_log():
-    module = fresh_copy("openrlhf.trainer.ppo_utils.experience_maker")
-    whole_groups.number_responses(module)
+    module = importlib.import_module("openrlhf.trainer.ppo_utils.experience_maker")
     for policy_loss in ("tpo", "stare"):
         order = torch.randperm(PROMPTS * K, generator=torch.Generator().manual_seed(0)).tolist()
         experiences, _ = estimate(
@@ -36,8 +35,7 @@ def test_under_tpo_the_responses_are_numbered_in_a_field_that_the_buffer_keeps_a
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_under_tpo_dynamic_batches_are_dealt_by_whole_groups_of_even_length(ranks):
     k, prompts = 3, 12
-    module = fresh_copy("openrlhf.trainer.ppo_trainer")
-    whole_groups.deal_whole_groups(module)
+    module = importlib.import_module("openrlhf.trainer.ppo_trainer")
     args = dealing_args(ranks=ranks, k=k, dynamic=True)
     lengths = torch.randint(1, 100, (prompts * k,), generator=torch.Generator().manual_seed(1)).float()
     responses = [
