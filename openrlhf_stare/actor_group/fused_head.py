@@ -8,20 +8,24 @@ temperature that `Actor.forward` sees is 1, and the two functions that it calls 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
-from unittest.mock import patch
+from types import SimpleNamespace
 
-import openrlhf.models.actor
 import torch
 from openrlhf.models.actor import Actor
 from openrlhf.models.ring_attn_utils import get_tensor_in_current_ring_attn_rank
 from torch import Tensor
 
 from openrlhf_stare.algorithms.fused_head import Logits, fused_log_probs
-from openrlhf_stare.model_logits import NEUTRAL, softcap_and_scale
+from openrlhf_stare.replacing import replaced
+
+LOG_PROBS, ENTROPY = "openrlhf.models.actor.log_probs_from_logits", "openrlhf.models.actor.compute_entropy"
+SCALE = "transformers.PreTrainedModel.logit_scale"
+SOFT_CAP = "transformers.PreTrainedModel.config.final_logit_softcapping"
+SCALING = "transformers.PreTrainedModel.config.logits_scaling"
 
 
 @dataclass
@@ -65,46 +69,55 @@ class FusedHead(torch.nn.Linear):
 
 
 class FusedHeadActor(Actor):
-    """OpenRLHF's `Actor`, whose passes for log-probs make no logits. One that asks for logits gets them.
+    """OpenRLHF's `Actor`, whose model makes no logits.
 
-    Log-probs and entropies are those of the action tokens; OpenRLHF's loss takes no others, and what a prompt or a
-    padding token would have cost is saved.
-
-    Raises:
-        ValueError: the model's head is no plain linear layer, or its logits go through something that is not known.
+    Log-probs and entropies are those of the action tokens, 0 elsewhere: OpenRLHF's loss takes no others, and what the
+    tokens of prompts and padding would cost is saved.
     """
 
-    def __init__(self, has_entropy_loss: Callable[[], bool], *args, **kwargs) -> None:
-        """`has_entropy_loss`: whether the loss of the coming pass has the entropies' gradient in it."""
-        super().__init__(*args, **kwargs)
-        self.has_entropy_loss = has_entropy_loss
-        model = self.model
-        head = model.get_output_embeddings()
+    def __init__(self, has_entropy_loss: Callable[[], bool], *args, **named) -> None:
+        """OpenRLHF's arguments, after one of ours.
+
+        Args:
+            has_entropy_loss: whether the loss of the coming pass has the entropies' gradient in it.
+
+        Raises:
+            ValueError: the head is no plain linear layer, or what the model does to its products is not known.
+        """
+        super().__init__(*args, **named)
+        head = self.model.get_output_embeddings()
         if type(head) is not torch.nn.Linear or getattr(self, "is_vlm", False):
             raise ValueError(
-                f"--actor.fused_head does not go with {type(model).__name__}, whose head is a {type(head).__name__} or "
-                "which sees images: leave the flag out"
+                f"--actor.fused_head does not go with {type(self.model).__name__}, which sees images or whose head is "
+                "no plain linear layer: leave the flag out"
             )
         head.__class__ = FusedHead
-        scale, softcap = softcap_and_scale(model.config)[::-1]
-        head.logits = Logits(self.temperature, scale, softcap)
-        # Not attributes by themselves, or torch would take head and model for further parts of this module.
-        self._parts = SimpleNamespace(head=head, model=model, tried=False)
+        head.logits = Logits.of_model(self.model.config, self.temperature)
+        self.temperature = 1.0  # the head divides by it
+        self.has_entropy_loss = has_entropy_loss
+        # In a tuple, or torch would take head and model for further modules of this one.
+        self._inner = (head, self.model)
+        self._tried = False
 
     def forward(self, sequences: Tensor, action_mask: Tensor | None = None, attention_mask=None, **named):
+        """Raises ValueError if neither action tokens nor log-probs are asked for, but logits."""
         if action_mask is None and not named.get("return_logprobs"):
-            return super().forward(sequences, action_mask, attention_mask, **named)
+            raise ValueError("--actor.fused_head makes no logits, which this pass asks for: leave the flag out")
+        head, _ = self._inner
         wants_entropy = named.get("return_entropy", False)
-        wanted = Pass(
+        head.wanted = wanted = Pass(
             self._labels(sequences, action_mask, attention_mask, named.get("ring_attn_group")),
             entropy=wants_entropy,
             entropy_gradient=wants_entropy and torch.is_grad_enabled() and self.has_entropy_loss(),
         )
-        with self._fused(wanted):
-            return super().forward(sequences, action_mask, attention_mask, **named)
+        try:
+            with self._unchanged(), self._picked(wanted):
+                return super().forward(sequences, action_mask, attention_mask, **named)
+        finally:
+            head.wanted = None
 
     def _labels(self, sequences: Tensor, action_mask: Tensor | None, attention_mask: Tensor, ring_group) -> Tensor:
-        """The next token of each action token's predecessor, laid out as the model's input will be; -1 elsewhere."""
+        """The token after each that is wanted, and -1 after the others, laid out as `Actor.forward` lays them out."""
         labels = sequences.roll(-1, dims=1)
         if action_mask is not None:
             last = sequences.shape[1] - 1
@@ -118,54 +131,52 @@ class FusedHeadActor(Actor):
         return labels
 
     @contextmanager
-    def _fused(self, wanted: Pass) -> Iterator[None]:
-        """The head gives what is wanted, the model leaves it as it is, and OpenRLHF's functions pick it."""
-
-        def pick(which: int) -> Callable:
-            return lambda logits, *labels: self._checked(logits, wanted)[..., which]
-
+    def _unchanged(self) -> Iterator[None]:
+        """The model neither caps nor scales what its head returns, which has done so itself."""
+        _, model = self._inner
         with ExitStack() as stack:
-            stack.enter_context(patch.object(self._parts.head, "wanted", wanted))
-            stack.enter_context(patch.object(self, "temperature", 1.0))
-            for holder in (self._parts.model, self._parts.model.config):
-                for name, neutral in NEUTRAL.items():
-                    if getattr(holder, name, None) is not None:
-                        stack.enter_context(patch.object(holder, name, neutral))
-            stack.enter_context(patch.object(openrlhf.models.actor, "log_probs_from_logits", pick(0)))
-            stack.enter_context(patch.object(openrlhf.models.actor, "compute_entropy", pick(1)))
+            for owner, name, place, neutral in (
+                (model.config, "final_logit_softcapping", SOFT_CAP, None),
+                (model.config, "logits_scaling", SCALING, 1.0),
+                (model, "logit_scale", SCALE, 1.0),
+            ):
+                if getattr(owner, name, None) is not None:
+                    stack.enter_context(replaced(place, neutral, on=owner))
             yield
 
-    def _checked(self, logits: Tensor, wanted: Pass) -> Tensor:
-        """What the model returned, once compared with what its head did, since comparing waits for a GPU.
+    @contextmanager
+    def _picked(self, wanted: Pass) -> Iterator[None]:
+        """What OpenRLHF calls for log-probs and entropies picks them from what stands in the logits' place."""
+
+        def log_probs(results: Tensor, labels: Tensor) -> Tensor:
+            return self._checked(results, wanted)[..., 0]
+
+        def entropies(results: Tensor) -> Tensor:
+            return self._checked(results, wanted)[..., 1]
+
+        with replaced(LOG_PROBS, log_probs), replaced(ENTROPY, entropies):
+            yield
+
+    def _checked(self, results: Tensor, wanted: Pass) -> Tensor:
+        """What the model returned; the first time compared with what its head did, since comparing waits for a GPU.
 
         Raises:
             ValueError: the model did not call its head, or changed what it returned.
         """
-        if not self._parts.tried:
-            as_it_was = wanted.result is not None and wanted.result.shape == logits.shape
-            if not (as_it_was and torch.equal(wanted.result.nan_to_num(), logits.nan_to_num())):
+        if not self._tried:
+            own = wanted.result
+            if own is None or own.shape != results.shape or not torch.equal(own.nan_to_num(), results.nan_to_num()):
                 raise ValueError(
-                    f"--actor.fused_head does not go with {type(self._parts.model).__name__}, which does more to its "
-                    "logits than a soft cap and a scale: leave the flag out"
+                    f"--actor.fused_head does not go with {type(self._inner[1]).__name__}, which does more to its "
+                    "logits than cap and scale them: leave the flag out"
                 )
-            self._parts.tried = True
-        return logits
+            self._tried = True
+        return results
 
 
 def actor_class(args: SimpleNamespace) -> Callable[..., Actor]:
     """What makes an `Actor` under OpenRLHF's nested arguments: its own class without `--actor.fused_head`."""
     if not args.actor.fused_head:
         return Actor
-    return lambda *given, **named: FusedHeadActor(lambda: bool(args.actor.entropy_coef), *given, **named)
-
-
-def change_reference(launcher: ModuleType) -> None:
-    """Change `openrlhf.trainer.ray.launcher`: how the reference model is made."""
-    reference = launcher.ReferenceModelActor.__ray_metadata__.modified_class
-    init = reference.init_model_from_pretrained
-
-    def init_model_from_pretrained(self, strategy, pretrain) -> None:
-        with patch.object(launcher, "Actor", actor_class(strategy.args)):
-            init(self, strategy, pretrain)
-
-    reference.init_model_from_pretrained = init_model_from_pretrained
+    # Its value during the pass: a method sets it for a rollout.
+    return functools.partial(FusedHeadActor, lambda: bool(args.actor.entropy_coef))

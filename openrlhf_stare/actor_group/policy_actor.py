@@ -13,6 +13,7 @@ import openrlhf.trainer.ray.ppo_actor as ppo_actor
 import ray
 import torch
 
+from openrlhf_stare.actor_group.fused_head import actor_class
 from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
 from openrlhf_stare.actor_group.saving import BEGINNING, full_disk_is_told, refuse_non_finite, remedy
 from openrlhf_stare.actor_group.target_trainer import TargetTrainer
@@ -54,7 +55,7 @@ class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
             notice(ENGINES_READY)
         args, self.part = strategy.args, base.part_of(strategy.args.policy_loss)
         trainer = TargetTrainer if args.policy_loss == "tpo" else PolicyTrainer
-        with replaced(f"{OPENRLHFS}.ActorPPOTrainer", trainer):
+        with replaced(f"{OPENRLHFS}.ActorPPOTrainer", trainer), replaced(f"{OPENRLHFS}.Actor", actor_class(args)):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group, self.loss, self.meter = self.trainer.dp_group, self.trainer.loss, self.trainer.meter
         strengths = self.loss.method.strengths if self.loss else ()

@@ -1,9 +1,9 @@
 """Log-probs and exact entropies from hidden states, without a tensor of tokens times vocabulary.
 
 The head's weight is taken a block of words at a time. The logits of all tokens for the block are computed, added to
-each token's running maximum, normaliser and entropy, and dropped; the backward pass computes them again. By words, and
-not by tokens, since then the weight is read once, and its gradient is one product for a block of words, which sums over
-all tokens at the precision of any matrix product. All that is not a matrix product is in float32.
+each token's running maximum, normaliser and entropy, and dropped; the backward pass computes them again. By words and
+not by tokens, since then the weight is read once, and the gradient of a block's weights is one product that sums over
+all tokens. All that is not a matrix product is in float32.
 """
 
 from __future__ import annotations
@@ -34,6 +34,26 @@ class Logits:
     temperature: float = 1.0
     scale: float = 1.0
     softcap: float | None = None
+
+    @classmethod
+    def of_model(cls, config, temperature: float = 1.0) -> Logits:
+        """As a model's configuration (of transformers) says: Gemma's cap, Cohere's and Granite's scale.
+
+        Raises:
+            ValueError: the model has a factor whose use is not known.
+        """
+        scale = 1.0
+        for name in ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier"):
+            factor = getattr(config, name, None)
+            if factor in (None, 1):
+                continue
+            if name == "logit_scale" and config.model_type.startswith("cohere"):
+                scale = factor
+            elif name == "logits_scaling" and config.model_type.startswith("granite"):  # others multiply by it
+                scale = 1 / factor
+            else:
+                raise ValueError(f"{config.model_type} has {name} {factor}, whose use in its logits is not known")
+        return cls(temperature, scale, getattr(config, "final_logit_softcapping", None))
 
     def of_(self, products: Tensor) -> Tensor:
         """Float32 products -> logits, in place."""
@@ -77,7 +97,12 @@ def fused_log_probs(
     Raises:
         ValueError: the shapes do not fit.
     """
-    if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1] or labels.shape != hidden.shape[:1]:
+    if (
+        hidden.dim() != 2
+        or weight.dim() != 2
+        or hidden.shape[1] != weight.shape[1]
+        or labels.shape != hidden.shape[:1]
+    ):
         raise ValueError(
             f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)} and labels {tuple(labels.shape)} do not fit: "
             "give (T, H), (V, H) and (T,)"
