@@ -61,12 +61,12 @@ class Logits:
             return products if self.scale == self.temperature else products.mul_(self.scale / self.temperature)
         return products.mul_(self.scale / self.softcap).tanh_().mul_(self.softcap / self.temperature)
 
-    def slope(self, logits: Tensor) -> Tensor | float:
-        """The derivative of the logits by the products, of the logits' shape, or one number for all."""
+    def bend(self, logits: Tensor) -> Tensor | None:
+        """What the cap makes of the derivative of the logits, which is scale / temperature without one."""
         if self.softcap is None:
-            return self.scale / self.temperature
+            return None
         tanh = logits * (self.temperature / self.softcap)
-        return tanh.square_().neg_().add_(1).mul_(self.scale / self.temperature)
+        return tanh.square_().neg_().add_(1)
 
 
 def fused_log_probs(
@@ -149,34 +149,37 @@ class _FusedLogProbs(torch.autograd.Function):
         by_hidden = torch.zeros_like(hidden, dtype=torch.float32) if wants_hidden else None
         by_weight = torch.empty_like(weight) if wants_weight else None
         by_bias = torch.empty_like(bias) if wants_bias else None
-        own = None if of_log_probs is None else torch.zeros_like(of_log_probs)  # what the label's logit gets besides
+        slope = ctx.logits.scale / ctx.logits.temperature
+        g = torch.zeros_like(entropies) if of_log_probs is None else of_log_probs * slope
+        g_entropy = None if of_entropies is None else of_entropies * slope
+        own = torch.zeros_like(g)  # what the product of the label gets besides
         for words, x in _blocks(hidden, weight, bias, ctx.logits):
-            slope = ctx.logits.slope(x)
+            bend = ctx.logits.bend(x)
             log_p = x.sub_(log_normaliser.unsqueeze(-1))
             p = log_p.exp()
-            if of_entropies is None:
-                d = p.mul_(-of_log_probs.unsqueeze(-1))
-            else:
-                # -p·(g + g_H·(log p + H)), with g 0 where the log-prob has no gradient
-                rest = of_entropies * entropies + (0 if of_log_probs is None else of_log_probs)
-                log_p.mul_(of_entropies.unsqueeze(-1)).add_(rest.unsqueeze(-1))
-                d = p.mul_(log_p).neg_()
-            d.mul_(slope)
+            if g_entropy is None:
+                d = p.mul_(-g.unsqueeze(-1))
+            else:  # -p·(g + g_entropy·(log p + H))
+                log_p.mul_(-g_entropy.unsqueeze(-1)).sub_((g + g_entropy * entropies).unsqueeze(-1))
+                d = p.mul_(log_p)
+            inside, at = _places(labels, words)
+            here = torch.where(inside, g, 0)
+            if bend is not None:
+                d.mul_(bend)
+                here *= bend.gather(1, at).squeeze(-1)
+            rounded = d.to(hidden.dtype)
             if wants_hidden:
-                by_hidden += d.to(hidden.dtype) @ weight[words]
-            if of_log_probs is not None:
-                inside, at = _places(labels, words)
-                here = torch.where(inside, of_log_probs, 0)
-                here *= slope if ctx.logits.softcap is None else slope.gather(1, at).squeeze(-1)
-                d.scatter_add_(1, at, here.unsqueeze(-1))
-                own += here
+                by_hidden += rounded @ weight[words]
+            own += here
+            d.scatter_add_(1, at, here.unsqueeze(-1))
             if wants_weight:
-                torch.mm(d.to(hidden.dtype).T, hidden, out=by_weight[words])
+                rounded.scatter_(1, at, d.gather(1, at).to(hidden.dtype))
+                torch.mm(rounded.T, hidden, out=by_weight[words])
             if wants_bias:
                 by_bias[words] = d.sum(dim=0)
         if wants_hidden:
-            if own is not None:  # apart, since it is the largest part and the blocks' parts are rounded one by one
-                by_hidden.addcmul_(own.unsqueeze(-1), weight[labels])
+            # Apart, since it is the largest part, and those of the blocks are rounded one by one.
+            by_hidden.addcmul_(own.unsqueeze(-1), weight[labels])
             by_hidden = by_hidden.to(hidden.dtype)
         return by_hidden, by_weight, by_bias, None, None, None
 
