@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import pkgutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,7 +76,7 @@ def _install(row: Substitution, module: ModuleType) -> None:
 
 def _place(row: Substitution, module: ModuleType) -> None:
     owner, name = _owner(module, row.name), row.name.rpartition(".")[2]
-    theirs, ours = getattr(owner, name, None), _resolve(row.by)
+    theirs, ours = getattr(owner, name, None), pkgutil.resolve_name(row.by)
     if row.wraps:
         ours = ours(theirs)
     elif hasattr(theirs, "__ray_metadata__"):  # an actor class: ours becomes one with the same options
@@ -93,10 +94,5 @@ def _owner(module: ModuleType, name: str):
     return functools.reduce(getattr, name.split(".")[:-1], module)
 
 
-def _resolve(path: str):
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-
 def _call(path: str):
-    return _resolve(path)()
+    return pkgutil.resolve_name(path)()

@@ -84,7 +84,8 @@ BATCH = Theirs("openrlhf.trainer.ppo_utils.experience", "make_experience_batch",
 REPLAY_BUFFER = Theirs(
     "openrlhf.trainer.ppo_utils.replay_buffer",
     "NaiveReplayBuffer",
-    mentions=("items", "packing_samples", "dynamic_indices", "dynamic_optimizer_step"),
+    mentions=("items", "packing_samples", "dynamic_indices", "dynamic_optimizer_step")
+    + ("dynamic_batch_num_tokens", "dynamic_global_batch_size", "dynamic_sample_loss_scale"),
 )
 TRAINING_STEP = Theirs(
     "openrlhf.trainer.ray.ppo_actor",
@@ -100,6 +101,23 @@ LOSS_COUNTS = Theirs(
 )
 ACTOR_FORWARD = Theirs(
     "openrlhf.models.actor", "Actor.forward", arguments=("action_mask", "return_output", "return_entropy")
+)
+
+# What ours extends or calls without standing in its place: an agent is handed to OpenRLHF by its own flag.
+USED = (
+    Theirs(
+        "openrlhf.utils.agent",
+        "MultiTurnAgentExecutor.execute",
+        arguments=("prompt", "label", "sampling_params", "max_length", "hf_tokenizer", "llm_engine", "images"),
+        mentions=("observation_tokens", "action_ranges", "extra_logs", "agent_instance_cls"),
+    ),
+    Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor._fetch_rewards_via_func"),
+    Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor._fetch_rewards_via_http"),
+    Theirs("openrlhf.utils.config", "hierarchize"),
+    # How Ray's actor classes are taken apart and made (replacing.py), and by which names it knows ours (deaths.py).
+    Theirs("ray.actor", "ActorClass", mentions=("__ray_metadata__", "_default_options", "__ray_actor_class__")),
+    Theirs("ray.actor", "_modify_class", arguments=("cls",), mentions=("__ray_actor_class__",)),
+    Theirs("ray._private.state", "actors", arguments=("job_id", "actor_state_name")),
 )
 
 OPENRLHF = (
@@ -392,6 +410,15 @@ OPENRLHF = (
         during="every pass under --actor.fused_head",
         relies_on=(ACTOR_FORWARD,),
     ),
+    Substitution(
+        "torch.nn",
+        "Linear.forward",
+        "openrlhf_stare.actor_group.fused_head.Pass.of",
+        "a model's head returns logits",
+        "actor and reference ranks",
+        during="every pass under --actor.fused_head",
+        of_instance=True,
+    ),
     *(
         Substitution(
             "transformers",
@@ -420,9 +447,36 @@ OPENRLHF = (
     ),
     # ── checkpoints ──
     Substitution(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "DeepspeedStrategy",
+        "openrlhf_stare.actor_group.strategy.CheckpointedStrategy",
+        "the newest checkpoint can be deleted first, and a damaged one is loaded",
+        "driver, which makes the strategy that goes to every actor",
+        relies_on=(
+            Theirs(
+                "openrlhf.utils.deepspeed.deepspeed",
+                "DeepspeedStrategy.save_ckpt",
+                arguments=("model", "save_dir", "tag", "max_num", "max_mem", "client_state")
+                + ("metric_value", "metric_key"),
+            ),
+            Theirs(
+                "openrlhf.utils.deepspeed.deepspeed",
+                "DeepspeedStrategy.load_ckpt",
+                arguments=("model", "load_dir", "tag"),
+            ),
+            Theirs("openrlhf.utils.deepspeed.deepspeed", "DeepspeedStrategy._read_ckpt_metric"),
+            Theirs(
+                "openrlhf.utils.deepspeed.deepspeed",
+                "DeepspeedStrategy._write_ckpt_metric",
+                arguments=("ckpt_dir", "metric_value", "metric_key"),
+            ),
+            Theirs("openrlhf.utils.utils", "get_strategy", mentions=("DeepspeedStrategy",)),
+        ),
+    ),
+    Substitution(
         "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine",
         "TorchCheckpointEngine.save",
-        "openrlhf_stare.fixes.checkpoints._noted",
+        "openrlhf_stare.actor_group.strategy._noted",
         "nobody knows which files a rank has written, and whether all of them are there",
         "actor and critic ranks",
         during="save_ckpt",

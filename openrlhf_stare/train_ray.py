@@ -13,7 +13,19 @@ import sys
 from types import SimpleNamespace
 
 from openrlhf_stare import replacing, runtime, tools, worker
-from openrlhf_stare.driver import checks, cluster, command, console, files, flags, paths, preflight, resources, seams
+from openrlhf_stare.driver import (
+    checks,
+    cluster,
+    command,
+    console,
+    files,
+    flags,
+    paths,
+    preflight,
+    resources,
+    run_folder,
+    seams,
+)
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 
@@ -51,10 +63,14 @@ def run() -> int:
     resources.check_sharing(args)
     if args.preflight:
         return preflight.run(args, warnings, variables)
+    beginning = run_folder.check(args)
     if not args.no_checks:
         variables |= files.check(args)
-    console.start_job(args)
-    train(args, variables)
+    with run_folder.held(args.ckpt.path):
+        console.start_job(args)
+        if beginning:
+            console.tell_twice(beginning)
+        train(args, variables)
     return 0
 
 
@@ -72,11 +88,11 @@ def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
     openrlhf_command = seams.import_command()
     import ray
 
-    from openrlhf_stare.driver import deaths
+    from openrlhf_stare.driver import deaths, waiting
 
     with replacing.replaced("ray.init", functools.partial(cluster.start, ray.init, args, variables)):
         try:
-            with deaths.watched():
+            with deaths.watched(), waiting.told():
                 openrlhf_command.train(args)
         finally:
             console.catch_up()

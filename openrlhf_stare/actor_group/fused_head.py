@@ -22,7 +22,9 @@ from torch import Tensor
 from openrlhf_stare.algorithms.fused_head import Logits, fused_log_probs
 from openrlhf_stare.replacing import replaced
 
-LOG_PROBS, ENTROPY = "openrlhf.models.actor.log_probs_from_logits", "openrlhf.models.actor.compute_entropy"
+LOG_PROBS = "openrlhf.models.actor.log_probs_from_logits"
+ENTROPY = "openrlhf.models.actor.compute_entropy"
+HEAD = "torch.nn.Linear.forward"
 SCALE = "transformers.PreTrainedModel.logit_scale"
 SOFT_CAP = "transformers.PreTrainedModel.config.final_logit_softcapping"
 SCALING = "transformers.PreTrainedModel.config.logits_scaling"
@@ -33,10 +35,10 @@ class Pass:
     """What a forward pass wants of the head, and what it got.
 
     Attributes:
-        labels: the next token of each that is computed, -1 where nothing is wanted.
+        labels: (B, T) the next token of each that is wanted, -1 for the others.
         entropy: whether entropies are wanted.
         entropy_gradient: and whether something will be differentiated by them.
-        result: (..., 2) what the head returned.
+        result: (B, T, 2) what the head returned.
     """
 
     labels: Tensor
@@ -44,28 +46,15 @@ class Pass:
     entropy_gradient: bool
     result: Tensor | None = None
 
-
-class FusedHead(torch.nn.Linear):
-    """A model's head, which is made one of these by its `__class__`, so that parameters and hooks stay what they are.
-
-    Attributes:
-        logits: scale, soft cap and temperature.
-        wanted: the pass that it is in; None for one that gets logits.
-    """
-
-    logits: Logits
-    wanted: Pass | None = None
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        if (wanted := self.wanted) is None:
-            return super().forward(hidden)
+    def of(self, head: torch.nn.Linear, logits: Logits, hidden: Tensor) -> Tensor:
+        """The head's forward on hidden states (B, T, H)."""
         log_probs, entropies = fused_log_probs(
-            hidden.flatten(0, -2), self.weight, wanted.labels.flatten(), self.bias, self.logits, wanted.entropy
+            hidden.flatten(0, -2), head.weight, self.labels.flatten(), head.bias, logits, self.entropy
         )
-        if not wanted.entropy_gradient:
+        if not self.entropy_gradient:
             entropies = entropies.detach()
-        wanted.result = torch.stack([log_probs, entropies], dim=-1).view(*hidden.shape[:-1], 2)
-        return wanted.result
+        self.result = torch.stack([log_probs, entropies], dim=-1).view(*hidden.shape[:-1], 2)
+        return self.result
 
 
 class FusedHeadActor(Actor):
@@ -91,8 +80,7 @@ class FusedHeadActor(Actor):
                 f"--actor.fused_head does not go with {type(self.model).__name__}, which sees images or whose head is "
                 "no plain linear layer: leave the flag out"
             )
-        head.__class__ = FusedHead
-        head.logits = Logits.of_model(self.model.config, self.temperature)
+        self.logits = Logits.of_model(self.model.config, self.temperature)
         self.temperature = 1.0  # the head divides by it
         self.has_entropy_loss = has_entropy_loss
         # In a tuple, or torch would take head and model for further modules of this one.
@@ -103,18 +91,19 @@ class FusedHeadActor(Actor):
         """Raises ValueError if neither action tokens nor log-probs are asked for, but logits."""
         if action_mask is None and not named.get("return_logprobs"):
             raise ValueError("--actor.fused_head makes no logits, which this pass asks for: leave the flag out")
-        head, _ = self._inner
         wants_entropy = named.get("return_entropy", False)
-        head.wanted = wanted = Pass(
+        wanted = Pass(
             self._labels(sequences, action_mask, attention_mask, named.get("ring_attn_group")),
             entropy=wants_entropy,
             entropy_gradient=wants_entropy and torch.is_grad_enabled() and self.has_entropy_loss(),
         )
-        try:
-            with self._unchanged(), self._picked(wanted):
-                return super().forward(sequences, action_mask, attention_mask, **named)
-        finally:
-            head.wanted = None
+        head, _ = self._inner
+        with (
+            replaced(HEAD, functools.partial(wanted.of, head, self.logits), on=head),
+            self._unchanged(),
+            self._picked(wanted),
+        ):
+            return super().forward(sequences, action_mask, attention_mask, **named)
 
     def _labels(self, sequences: Tensor, action_mask: Tensor | None, attention_mask: Tensor, ring_group) -> Tensor:
         """The token after each that is wanted, and -1 after the others, laid out as `Actor.forward` lays them out."""
@@ -135,13 +124,12 @@ class FusedHeadActor(Actor):
         """The model neither caps nor scales what its head returns, which has done so itself."""
         _, model = self._inner
         with ExitStack() as stack:
-            for owner, name, place, neutral in (
-                (model.config, "final_logit_softcapping", SOFT_CAP, None),
-                (model.config, "logits_scaling", SCALING, 1.0),
-                (model, "logit_scale", SCALE, 1.0),
-            ):
-                if getattr(owner, name, None) is not None:
-                    stack.enter_context(replaced(place, neutral, on=owner))
+            if getattr(model.config, "final_logit_softcapping", None) is not None:
+                stack.enter_context(replaced(SOFT_CAP, None, on=model.config))
+            if getattr(model.config, "logits_scaling", None) is not None:
+                stack.enter_context(replaced(SCALING, 1.0, on=model.config))
+            if getattr(model, "logit_scale", None) is not None:
+                stack.enter_context(replaced(SCALE, 1.0, on=model))
             yield
 
     @contextmanager

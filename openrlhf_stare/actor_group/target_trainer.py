@@ -23,7 +23,7 @@ from openrlhf_stare.algorithms.groups import all_equal
 from openrlhf_stare.replacing import replaced
 from openrlhf_stare.tpo.loss import TargetPolicyLoss
 from openrlhf_stare.tpo.target import TpoConfig, group_log_softmax, sequence_log_probs, target_distribution
-from openrlhf_stare.tpo.whole_groups import WholeGroups, number_of
+from openrlhf_stare.tpo.whole_groups import WholeGroups, check_whole_groups
 
 
 @dataclass
@@ -52,14 +52,15 @@ class TargetTrainer(PolicyTrainer):
         self.dynamic = strategy.args.train.dynamic_batch_enable
         # OpenRLHF has DeepSpeed average over the micro-batches of a step, and add up dynamic ones.
         accumulated = 1 if self.dynamic else strategy.accumulated_gradient
-        self.actor_loss_fn = TargetPolicyLoss(self.tpo, self.samples_per_prompt, accumulated)
+        self.target_loss = TargetPolicyLoss(self.tpo, self.samples_per_prompt, accumulated)
+        self.actor_loss_fn = self.target_loss
         self.two_stages = self.dynamic or self.micro_train_batch_size % self.samples_per_prompt > 0
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
         self.rollout, figures = self._opened_rollout()
         with replaced("openrlhf.trainer.ray.ppo_actor.DataLoader", self._data_loader):
             status = super().ppo_train(kl_ctl)
-        fit_kl = all_reduce_sums([self.actor_loss_fn.take_fit_kl()], self.dp_group).item()
+        fit_kl = all_reduce_sums([self.target_loss.take_fit_kl()], self.dp_group).item()
         return status | figures | {"tpo/fit_kl": fit_kl / max(float(self.rollout.prompts_trained), 1)}
 
     def training_step(
@@ -67,7 +68,7 @@ class TargetTrainer(PolicyTrainer):
     ) -> dict[str, Any]:
         if not self.rollout.step_ahead:
             self._open_step(self.rollout, step)
-        self.actor_loss_fn.open_micro_batch(*self.rollout.step_ahead.pop(0))
+        self.target_loss.open_micro_batch(*self.rollout.step_ahead.pop(0))
         return super().training_step(experience, kl_ctl, step, loss_batch_info)
 
     def _data_loader(self, buffer: Any, batch_size: int, shuffle: bool, drop_last: bool, **options) -> DataLoader:
@@ -81,11 +82,7 @@ class TargetTrainer(PolicyTrainer):
     def _opened_rollout(self) -> tuple[Rollout, dict[str, float]]:
         """The rollout in the buffer with its target, and figures of it that are the same on all ranks."""
         items, size = self.replay_buffer.items, self.samples_per_prompt
-        items.sort(key=number_of)
-        numbers = [number_of(item) for item in items]
-        starts = [number // size * size for number in numbers[::size]]
-        if numbers != [start + place for start in starts for place in range(size)]:
-            raise RuntimeError(f"The {len(items)} responses of this rank are not whole groups of {size} for a prompt")
+        check_whole_groups(items, size)
 
         own = [self._sequence_log_probs(item.action_log_probs, item.action_mask) for item in items]
         log_probs = torch.stack(own).view(-1, size)

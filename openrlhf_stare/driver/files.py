@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+from openrlhf_stare.driver import run_folder
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 
@@ -52,7 +53,9 @@ def check(args: SimpleNamespace) -> dict[str, str]:
 
 
 def checkpoints(args: SimpleNamespace, token: str | None) -> str:
-    """Whether checkpoints and model can be written; `token` is a file that the driver sees in their folder."""
+    """Whether checkpoints and model can be written, and those that are there are to be resumed from; `token` is a file
+    that the driver sees in their folder."""
+    run_folder.check(args)
     for flag, path in (("--ckpt.path", args.ckpt.path), ("--ckpt.output_dir", args.ckpt.output_dir)):
         try:
             tempfile.TemporaryFile(dir=_nearest_folder(path)).close()

@@ -15,7 +15,7 @@ from types import ModuleType
 from openrlhf_stare import runtime
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
-from openrlhf_stare.substitutions import Theirs
+from openrlhf_stare.substitutions import USED, Theirs
 
 SUPPORTED = ("0.11.2",)
 INSIST = "--any_openrlhf"
@@ -83,7 +83,7 @@ def import_command() -> ModuleType:
 
 def all_missing() -> list[str]:
     """Everything of theirs that the table relies on here and that their sources do not have, as dotted names."""
-    needed = dict.fromkeys(theirs for row in runtime.substitutions() for theirs in row.of_theirs)
+    needed = dict.fromkeys([*USED, *(theirs for row in runtime.substitutions() for theirs in row.of_theirs)])
     return list(dict.fromkeys(name for theirs in needed for name in missing(theirs)))
 
 

@@ -58,9 +58,6 @@ class StareExperienceMaker(experience_maker.RemoteExperienceMaker):
             experiences = super().compute_advantages_and_returns(experiences)
         shaped.add_figures()
         _leave_out(experiences, masks, lost)
-        if self.args.policy_loss == "tpo":  # whose groups are kept together by these numbers (tpo/whole_groups.py)
-            for experience in experiences:
-                experience.scores = torch.tensor(experience.index)
         return experiences
 
     def baseline_alone(self, rewards: Tensor) -> tuple[Tensor, Tensor]:

@@ -92,10 +92,10 @@ def with_finite_rewards(samples: list, samples_per_prompt: int) -> list:
             for sample, is_valid in zip(samples[rows], valid[rows], strict=True):
                 sample.rewards = sample.rewards if is_valid else mean.reshape(sample.rewards.shape)
                 kept.append(sample)
+    prompts = (len(samples) - len(kept)) // samples_per_prompt
     notice(
         f"Evaluation: {int((~valid).sum())} of {len(samples)} responses have no finite reward and count as the mean "
-        f"of the others to their prompt; {(len(samples) - len(kept)) // samples_per_prompt} prompts have none and are "
-        "left out"
+        f"of the others to their prompt; prompts without any are left out: {prompts}"
     )
     return kept
 

@@ -94,10 +94,11 @@ def test_a_rollout_is_cut_with_a_word_and_openrlhf_goes_on(samples_generator, mo
     generator._dataloader_iter = None  # the prompts are exhausted, some responses are left
     warnings = []
     monkeypatch.setattr(ours, "notice", warnings.append)
-    generator._sample_buffer = list(range(14))
-    assert generator.generate_samples() == ([0, 1, 2, 3, 4, 5, 6, 7], None, 0, False)
+    samples = [SimpleNamespace(info={}) for _ in range(14)]
+    generator._sample_buffer = list(samples)
+    assert generator.generate_samples() == (samples[:8], None, 0, False)
     assert warnings == []
-    assert generator.generate_samples() == ([8, 9, 10, 11], None, 0, True)
+    assert generator.generate_samples() == (samples[8:12], None, 0, True)
     assert len(warnings) == 1 and "2 left out" in warnings[0]
-    generator._sample_buffer = [0, 1]
+    generator._sample_buffer = samples[:2]
     assert generator.generate_samples() == ([], None, 0, True)  # OpenRLHF skips an empty rollout
