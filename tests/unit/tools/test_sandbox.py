@@ -581,6 +581,28 @@ def test_the_filter_of_each_machine(machine, column):
     assert verdict(machine, option, 3, 1, socket.SO_SNDBUF) == errno.EPERM != verdict(machine, option, 3, 1, 2)
 
 
+@pytest.mark.parametrize(("machine", "column"), [("x86_64", 0), ("aarch64", 1)])
+def test_the_filter_refuses_filters_and_memory_by_prctl(machine, column):
+    prctl, top_half = system_calls.PRCTL[column], 1 << 32
+    for option in (22, 78):  # PR_SET_SECCOMP, PR_FUTEX_HASH
+        assert verdict(machine, prctl, option, 1) == verdict(machine, prctl, option | top_half) == errno.EPERM
+    assert verdict(machine, prctl, 47, 4) == verdict(machine, prctl, 15) == 0  # ambient capabilities; a thread's name
+    for number in (444, 445, 446, (317, 277)[column]):  # Landlock, seccomp
+        assert verdict(machine, number) == errno.EPERM
+
+
+def test_a_program_adds_no_filter_and_no_table_of_the_kernel_s():
+    """A single attempt each: thousands of filters can lock up the machine."""
+    calls = [(system_calls.PRCTL[COLUMN], 78, 1, 1 << 24), (system_calls.PRCTL[COLUMN], 22, 2, 0)]
+    calls += [(system_calls.REFUSED["seccomp"][COLUMN], 1, 0, 0), (444, 0, 0, 1)]  # the last asks for Landlock's version
+    program = f"""
+        for call in {calls}:
+            refused(libc.syscall(*call))
+            assert ctypes.get_errno() == 1, (call, ctypes.get_errno())
+    """
+    assert run(program, LIBC) == Outcome("", failed=False)
+
+
 def test_on_another_machine_nothing_runs(monkeypatch):
     monkeypatch.setattr(sandbox.platform, "machine", lambda: "riscv64")
     with pytest.raises(sandbox.SandboxMissing, match="x86_64 and aarch64, not for riscv64"):
