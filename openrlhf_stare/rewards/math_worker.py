@@ -1,6 +1,7 @@
 """Judges mathematical answers for `math_reward`, which starts this file by its path: `python math_worker.py SECONDS`.
 
-A line of JSON comes in for each answer, `["label", "answer"]`, and `true` or `false` goes out.
+`"ready"` goes out when it has started. Then a line of JSON comes in for each answer, `["label", "answer"]`, and `true`
+or `false` goes out.
 """
 
 import json
@@ -115,6 +116,7 @@ def serve(seconds: float) -> None:
     # Whatever the libraries print must not pass for an answer.
     replies, sys.stdout = sys.stdout, sys.stderr
     is_right("1/2", "0.5")  # the parser's tables, which the first answer's time would otherwise pay for
+    print(json.dumps("ready"), file=replies, flush=True)
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_REAL, seconds)
         right = is_right(*json.loads(line))

@@ -44,6 +44,7 @@ def reward(module, response: str, label: str) -> dict[str, float]:
 
 def verifiers(parent: int | None = None) -> list[psutil.Process]:
     children = psutil.Process(parent).children(recursive=True)
+    children = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
     return [child for child in children if "math_worker.py" in " ".join(child.cmdline())]
 
 
@@ -160,6 +161,35 @@ def test_where_the_prompt_is_not_found_there_is_no_answer(math_reward):
         assert found["rewards"].item() == found["extra_logs"]["boxed"].item() == 0
 
 
+PROGRAM = "```python\nprint(3 + 4)  # \\boxed{7}\n```\n"
+OUTPUT = "```output\n\\boxed{7}\n```\n"
+
+
+@pytest.mark.parametrize(
+    "response, given",
+    [
+        (PROGRAM, (0, 0)),
+        (OUTPUT, (0, 0)),
+        (PROGRAM + OUTPUT, (0, 0)),
+        (PROGRAM + OUTPUT + "So it is \\boxed{7}.", (1, 1)),
+        ("It is \\boxed{7}.\n" + PROGRAM.replace("7", "8") + OUTPUT.replace("7", "8"), (1, 1)),
+        ("\\boxed{8}\n" + PROGRAM + OUTPUT, (0, 1)),
+        (PROGRAM + "```output\n\\boxed{7}", (0, 0)),  # cut off at the longest length
+        ("```python\n# \\boxed{7}", (0, 0)),
+        ("``` " + PROGRAM + OUTPUT, (0, 0)),
+        ("```python\n" + PROGRAM + OUTPUT, (0, 0)),
+        ("```output\n```\n" + PROGRAM + OUTPUT, (0, 0)),
+        ("```output\nx " + PROGRAM + OUTPUT, (0, 0)),
+        ("```c++\n// \\boxed{7}\n```\n", (0, 0)),
+        ("```\n\\boxed{7}\n```\n", (1, 1)),  # in a block that is not said to be code
+        ("```json\n{}\n```\n\\boxed{7}", (1, 1)),
+    ],
+)
+def test_a_box_in_code_or_in_a_tool_s_output_is_no_answer(math_reward, response, given):
+    found = math_reward.reward_func([PROMPT + response], [PROMPT], ["7"])
+    assert (found["rewards"].item(), found["extra_logs"]["boxed"].item()) == given
+
+
 @pytest.mark.parametrize("label", [None, math.nan, "", " ", "nan", "NaN"], ids=repr)
 def test_a_missing_label_gives_no_reward(math_reward, label):
     answers = [str(label), "nan", "None", "7"]
@@ -251,6 +281,36 @@ def test_a_verifier_that_dies_costs_its_answer_and_is_replaced(caplog):
     idle.kill()
     idle.wait(10)
     assert reward(module, "\\boxed{0.5}", "1/2") == {"reward": 1, "boxed": 1, "verifier_failed": 0}
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_verifier_that_is_stopped_is_not_waited_for(caplog, busy):
+    module = load(seconds=1.0)
+    before = set(verifiers())
+    assert reward(module, "\\boxed{0.5}", "1/2")["reward"] == 1
+    (verifier,) = set(verifiers()) - before
+    if not busy:
+        verifier.suspend()
+    start = time.monotonic()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(reward, module, FOREVER, "1")
+        if busy:
+            time.sleep(0.3)
+            verifier.suspend()
+        assert waiting.result(timeout=30) == {"reward": 0, "boxed": 1, "verifier_failed": 1}
+    assert time.monotonic() - start < module.SECONDS + module.SECONDS_OVER + 5
+    assert "ended with status -9" in caplog.text
+    assert reward(module, "\\boxed{0.5}", "1/2") == {"reward": 1, "boxed": 1, "verifier_failed": 0}
+
+
+def test_a_verifier_that_is_stopped_cannot_be_asked_too_much():
+    module = load(seconds=1.0)
+    before = set(verifiers())
+    assert reward(module, "\\boxed{0.5}", "1/2")["reward"] == 1
+    (verifier,) = set(verifiers()) - before
+    verifier.suspend()
+    for length in (30_000, 60_000, 2_000_000):  # the first is asked, and costs the verifier its life
+        assert reward(module, f"\\boxed{{{'1' * length}}}", "1")["reward"] == 0
 
 
 def test_no_verifier_outlives_the_process_that_started_it():

@@ -293,7 +293,12 @@ def test_cgroups_of_a_process_that_was_killed_are_removed_at_the_next_start(monk
         dead, alive = cgroup._process(owner.pid), cgroup._process(os.getpid())
         owner.kill()
     pid, started, namespace = alive.split("-")
-    kept = [f"openrlhf_stare-{alive}-ab", f"openrlhf_stare-{dead}1-ab", "openrlhf_stare-7", "other-1-2-3-4"]
+    kept = [
+        f"openrlhf_stare-{alive}-ab",
+        f"openrlhf_stare-{dead}1-ab",  # of another namespace
+        "openrlhf_stare-7",
+        "other-1-2-3-4",
+    ]
     gone = [
         f"openrlhf_stare-{dead}-ab",
         f"openrlhf_stare-{dead}-cd",
