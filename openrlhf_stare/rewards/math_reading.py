@@ -41,7 +41,8 @@ COMMANDS = {
     r"\\(?:wedge|land)(?![A-Za-z])": r"\\text{ and }",
     r"\\(?:dots|cdots|dotsc|dotsb)(?![A-Za-z])|\.\.\.": r"\\ldots ",
     r"\\(?:vartheta|varphi|varepsilon)(?![A-Za-z])": lambda found: "\\" + found[0][4:],
-    r"\\colon(?![A-Za-z])|\{:\}": ":",
+    r"\\backslash(?![A-Za-z])": r"\\setminus ",
+    r"\\colon(?![A-Za-z])|\{:\}|∶": ":",
     r"\^\s*\\circ(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}|\\degrees?(?![A-Za-z])": r"^{\\circ}",
     r"\\(?:percent|%)": "%",
     r"\{\s*,\s*\}\s*|,\\!\s*": ",",
@@ -91,6 +92,7 @@ HANDWRITING = {
     FUNCTION: r"\\\1 ",
     r"\\log_\{?e\}?(?![A-Za-z])": r"\\ln ",
     r"\\lg(?![A-Za-z])": r"\\log ",
+    r"\\log_(\d)": r"\\log_{\1}",
     # 1 000 000, 12 345.67
     r"(?<![\d.,{}])(\d{1,3}(?:[ ]\d{3})+)(?![\d])(?! ?/)": lambda number: number[0].replace(" ", ""),
     # 2 3/4
@@ -102,14 +104,19 @@ HANDWRITING = {
     r"\^\{\\circ\}\s*(?:\\text\s*\{)?\s*[CF]\s*\}?$": r"^{\\circ}",
     r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{\d+\})?)\s*[({]?\s*(\d+(?:\.\d+)?)\s*\^\{\\circ\}\s*[)}]?":
         r"\1{(\\frac{\2\\pi}{180})}",
-    r"(?<![A-Za-z])(?:US)?\\\$\s*|(?<![A-Za-z])US\s*(?=\d)|[€£¥₹]|\$|^\s*\\text\s*\{\s*(?:USD|EUR|GBP|Rs\.?)\s*\}": "",
+    r"(?<![A-Za-z])(?:US)?\\\$\s*|(?<![A-Za-z])US\s*(?=\d)|[€£¥₹]|\$|^\s*\\text\s*\{\s*(?:USD|EUR|GBP|Rs\.?)\s*\}"
+    r"|(?<![A-Za-z])(?:USD|EUR|GBP|Rs\.?)\s*(?=\d)": "",
     r"(?<=\d)\s*(?:\\text\s*\{)?\s*(?:percent|per cent|pct|percentage)\s*\}?(?![A-Za-z])": "%",
-    r"^\]\s*([^,\[\]]+),([^,\[\]]+)([\[\]])$": lambda found: f"({found[1]},{found[2]}{')' if found[3] == '[' else ']'}",
+    r"^\]\s*([^,\[\]]+),([^,\[\]]+)([\[\]])$":
+        lambda found: f"({found[1]},{found[2]}{')' if found[3] == '[' else ']'}",
     r"^\[\s*([^,\[\]]+),([^,\[\]]+)\[$": r"[\1,\2)",
     r"^<([^<>]*,[^<>]*)>$": r"\\langle \1\\rangle ",
     r"\\text\s*\{\s*(?:the )?(?:empty|null) set\s*\}|^(?:the )?empty set$": r"\\emptyset ",
     r"\\\{\s*\\\}": r"\\emptyset ",
-    r"\\frac\s*(\d)\s*(\d)(?!\d)": r"\\frac{\1}{\2}",
+    r"\\frac\s*(\\[A-Za-z]+|\w)\s*(\\[A-Za-z]+|\w)": r"\\frac{\1}{\2}",
+    # math-verify takes them for small letters.
+    r"\\(Omega|Delta|Theta|Lambda|Phi|Psi|Xi)(?![A-Za-z])(?!\s*[_(])":
+        lambda letter: rf"\{letter[1].lower()}_{{capital}}",
     r"\\text\s*\{\s*to\s*\}|(?<=\d)\s+to\s+(?=\d)": ":",
 }  # fmt: skip
 HANDWRITING = {re.compile(pattern): meaning for pattern, meaning in HANDWRITING.items()}
@@ -120,7 +127,10 @@ NUMBERS = {word: str(number) for number, word in enumerate([*WORDS, *"seventeen 
 
 OPENING, CLOSING = ("(", "[", "{", r"\{", r"\langle", r"\begin"), (")", "]", "}", r"\}", r"\rangle", r"\end")
 TOKEN = re.compile(r"\\[A-Za-z]+|\\.|.", re.DOTALL)
-WORD_BETWEEN = re.compile(r"\s*,?\s*\\text\s*\{\s*,?\s*(or|and)\s*,?\s*\}\s*|,?\s+(or|and)\s+|(?<=[\d)}\]])\s*(or|and)\s*(?=[\d({\[\\-])")
+WORD_BETWEEN = re.compile(
+    r"\s*,?\s*\\text\s*\{\s*,?\s*(or|and)\s*,?\s*\}\s*|,?\s+(or|and)\s+"
+    r"|(?<=[\d)}\]])\s*(or|and)\s*(?=[\d({\[\\-])"
+)
 THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 
 
@@ -245,12 +255,16 @@ class Shape:
 RELATION = re.compile(r"<|>|\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])")
 NAMED = re.compile(r"^\s*([A-Za-z](?:_\w|_\{\w+\})?)\s*=\s*([^=]+)$")
 COLUMN = re.compile(r"^\\begin\{pmatrix\}(.*)\\end\{pmatrix\}$", re.DOTALL)
-BUILT = re.compile(r"^\\\{\s*[a-zA-Z](?:\s*\\in\s*\\mathbb\{R\})?\s*(?:\\mid(?![A-Za-z])|:|\||\\vert(?![A-Za-z]))(.*)\\\}$", re.DOTALL)
+BUILT = re.compile(
+    r"^\\\{\s*[a-zA-Z](?:\s*\\in\s*\\mathbb\{R\})?\s*(?:\\mid(?![A-Za-z])|:|\||\\vert(?![A-Za-z]))(.*)\\\}$", re.DOTALL
+)
 
 
 def shape(text: str) -> Shape:
     """What a readable text consists of."""
     text = text.strip()
+    if point := re.fullmatch(r"[A-Z]'?\s*(\(.*,.*\))", text):
+        text = point[1] if _encloses(point[1]) else text
     items, words = split(text)
     if len(items) > 1:
         if all(RELATION.search(item) for item in items):
@@ -330,19 +344,22 @@ def words(text: str) -> str:
 
 
 UNITS = (
-    "m cm mm km nm ft in inch inches yd mi g kg mg lb lbs oz s sec secs second seconds min mins minute minutes h hr hrs "
-    "hour hours day days week weeks month months year years yr yrs L mL ml l liter liters litre litres N J kJ W kW V A K "
-    "Hz Pa kPa mol rad radians radian deg degree degrees unit units mph kmh dollar dollars cent cents euro euros USD EUR "
-    "foot feet yard yards mile miles meter meters metre metres centimeter centimeters kilometer kilometers gram grams "
-    "kilogram kilograms pound pounds ounce ounces sq square cubic per gallon gallons acre acres people ways students "
-    "apples points times rupees pence coins marbles books cards items numbers integers solutions pairs"
+    "m cm mm km nm ft in inch inches yd mi g kg mg lb lbs oz s sec secs second seconds min mins minute minutes h hr "
+    "hrs hour hours day days week weeks month months year years yr yrs L mL ml l liter liters litre litres N J kJ W "
+    "kW V A K Hz Pa kPa mol rad radians radian deg degree degrees unit units mph kmh dollar dollars cent cents euro "
+    "euros USD EUR foot feet yard yards mile miles meter meters metre metres centimeter centimeters kilometer "
+    "kilometers gram grams kilogram kilograms pound pounds ounce ounces sq square cubic per gallon gallons acre "
+    "acres people ways students apples points times rupees pence coins marbles books cards items numbers integers "
+    "solutions pairs "
 ).split()
 UNIT = rf"(?:{'|'.join(sorted(UNITS, key=len, reverse=True))})"
 POWER = r"(?:\s*\^\s*(?:\d|\{\s*-?\d+\s*\}))?"
-TEXT_UNIT = rf"\\text\s*\{{(?!\s*(?:or|and|mod)\b)[^{{}}]*\}}{POWER}"
+TEXT_UNIT = rf"\\text\s*\{{(?!\s*(?:or|and|mod)\b)(?:[^{{}}]|\{{[^{{}}]*\}})*\}}{POWER}"
 UNIT_AT_END = re.compile(
-    rf"(?<=[\d}}\])!])\s*(?:(?:\\cdot)?\s*/?\s*{TEXT_UNIT}|\\frac\s*\{{\s*{TEXT_UNIT}\s*\}}\s*\{{\s*{TEXT_UNIT}\s*\}})+\s*$"
-    rf"|(?<=[\d}}\])!])(?:\s+|(?<=\d)(?=[a-zA-Z]{{2}})){UNIT}{POWER}(?:\s*(?:/|\\cdot|\s)\s*{UNIT}{POWER})*\s*$"
+    rf"(?<=\S)\s*(?:(?:\\cdot)?\s*/?\s*{TEXT_UNIT}"
+    rf"|\\frac\s*\{{\s*{TEXT_UNIT}\s*\}}\s*\{{\s*{TEXT_UNIT}\s*\}})+\s*$"
+    rf"|(?:(?<=[\d}}\])!])|(?<=\\pi)|(?<=\\pi ))"
+    rf"(?:\s+|(?<=\d)(?=[a-zA-Z]{{2}})){UNIT}{POWER}(?:\s*(?:/|\\cdot|\s)\s*{UNIT}{POWER})*\s*$"
 )
 OTHER_WORDS = re.compile(r"^(-?[\d.,]+)\s+[A-Za-z]{4,}(?:\s+[A-Za-z]+)*$")
 

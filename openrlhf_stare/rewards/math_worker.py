@@ -11,13 +11,37 @@ import resource
 import signal
 import sys
 
-from math_verify import LatexExtractionConfig, grader, parse, verify
 from latex2sympy2_extended import NormalizationConfig
+from math_verify import LatexExtractionConfig, grader, parse, verify
 from sympy import (
-    Basic, Eq, Float, I, Intersection, MatrixBase, MatrixExpr, Rational, Set, Symbol, Union, nan, prime, sqrt, zoo
+    Basic,
+    Eq,
+    Float,
+    I,
+    Intersection,
+    MatrixBase,
+    MatrixExpr,
+    Rational,
+    Set,
+    Symbol,
+    Union,
+    nan,
+    prime,
+    simplify,
+    sqrt,
+    zoo,
 )
 
-from openrlhf_stare.rewards.math_reading import RELATION, THOUSANDS, Shape, is_words, readable, shape, without_unit, words
+from openrlhf_stare.rewards.math_reading import (
+    RELATION,
+    THOUSANDS,
+    Shape,
+    is_words,
+    readable,
+    shape,
+    without_unit,
+    words,
+)
 
 MEMORY = 4 << 30  # bytes of address space, far above what an answer needs: a few hundred MiB
 TOLERANCE = 1.000001e-6  # a little more than the sixth digit, so that 0.333333 is 1/3 with a float's rounding too
@@ -119,37 +143,55 @@ def is_right(label: str, answer: str) -> bool:
 
 def same(label: str, answer: str) -> bool:
     """Whether a readable answer equals the readable label."""
-    if label.replace(" ", "") == answer.replace(" ", ""):
+    if _dense(label) == _dense(answer):
         return True
     # 100,200 is a number to some and two to others.
     answers = (answer, _apart(answer)) if "," in label else (answer,)
     readings = dict.fromkeys((l, a) for l in (label, _apart(label)) for a in answers)
-    return any(_same_shapes(gold, given) for l, a in readings for gold in _signs(l) for given in _signs(a))
+    return any(_same_shapes(gold, given) for gold, given in readings)
+
+
+def _dense(text: str) -> str:
+    """Without the blanks that are not between two digits."""
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
 
 
 def _apart(text: str) -> str:
     return THOUSANDS.sub(lambda number: number[0].replace(",", ", "), text)
 
 
-def _signs(text: str) -> list[str]:
-    """Both values of what has a ±, as a list."""
-    if not re.search(r"\\(?:pm|mp)(?![A-Za-z])", text):
-        return [text]
-    named = re.match(r"^\s*[A-Za-z]\w?\s*=", text)
-    text = text[named.end() :] if named else text
-    upper = re.sub(r"\\pm(?![A-Za-z])", "+", re.sub(r"\\mp(?![A-Za-z])", "-", text))
-    lower = re.sub(r"\\pm(?![A-Za-z])", "-", re.sub(r"\\mp(?![A-Za-z])", "+", text))
-    return [f"{upper} , {lower}"]
+SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])")
+
+
+def _with_both_signs(text: str) -> tuple[str, Shape]:
+    """A text and its shape, things with a ± in it taken for two."""
+    one = shape(text)
+    if not SIGN.search(text):
+        return text, one
+    if one.kind == "one":
+        named = re.match(r"^\s*[A-Za-z]\w?\s*=", text)
+        one = Shape("list", [text[named.end() :] if named else text])
+    items = []
+    for item in [text] if one.kind == "tuple" else one.items:
+        for signs in ("+-", "-+") if SIGN.search(item) else ("",):
+            items.append(SIGN.sub(lambda sign: signs[sign[1] == "mp"], item).strip())
+    return " , ".join(items), Shape("list" if one.kind == "tuple" else one.kind, items)
 
 
 def _same_shapes(label: str, answer: str) -> bool:
     """Whether what both list is equal, each thing with one of the other's or, in tuples, with that at its place."""
-    gold, given = shape(label), shape(answer)
+    (label, gold), (answer, given) = map(_with_both_signs, (label, answer))
     if len(given.items) > MOST_ITEMS:
         return False
     kinds = {gold.kind, given.kind}
+    if "one" in kinds and len(kinds) == 2 and "relations" not in kinds:
+        values = [_value(text)[0] if one.kind == "one" else text for one, text in ((gold, label), (given, answer))]
+        if None in values:
+            return False
+        if values != [label, answer]:
+            return same(*values)  # S = \\{1, 2\\}
     if kinds == {"one", "set"} and len(gold.items) == len(given.items) == 1:
-        return same(gold.items[0], given.items[0])
+        return r"\emptyset" not in (gold.items[0], given.items[0]) and same(gold.items[0], given.items[0])
     if "relations" in kinds or kinds == {"one"} or (kinds == {"one", "tuple"}):
         return _same_one(gold, given, label, answer)
     if kinds == {"tuple"}:
@@ -158,7 +200,7 @@ def _same_shapes(label: str, answer: str) -> bool:
     elif kinds == {"one", "set"} or kinds == {"one", "list"} or kinds == {"one", "words"}:
         return gold.kind == "set" and _means(label, answer)
     elif "tuple" in kinds:
-        if "set" in kinds or "words" in kinds:
+        if "set" in kinds or "words" in kinds or {gold.ends, given.ends} != {"()"}:
             return False
     else:
         return _same_items(gold, given)
@@ -200,18 +242,23 @@ EQUALS = re.compile(r"(?<![<>!\\])=(?!=)|\\equiv(?![A-Za-z])")
 def _same_one(gold: Shape, given: Shape, label: str, answer: str) -> bool:
     """Two single things, of which an equation may name one."""
     (wanted, name), (found, other_name) = (
-        _value(text) if one.kind == "one" else (None if "=" in text else text, "")
+        _value(text) if one.kind == "one" else (_without_names(one, text), "")
         for one, text in ((gold, label), (given, answer))
     )
     if wanted is None or found is None:
         return False
     if len(name) == len(other_name) == 1 and name != other_name:
         return False  # x = 5 and y = 5
-    if EQUALS.search(found) and name:
+    if EQUALS.search(found) and name or EQUALS.search(wanted):
         return _means(label, answer)  # y - 2x = 3 for y = 2x + 3
     if EQUALS.search(found) and not EQUALS.search(wanted):
         return False  # 2x = 5 for 5
     return _means(wanted, found) if (wanted, found) == (label, answer) else same(wanted, found)
+
+
+def _without_names(one: Shape, text: str) -> str:
+    """(1, 2) for x = 1, y = 2."""
+    return f"({', '.join(one.items)})" if one.kind == "tuple" and EQUALS.search(text) else text
 
 
 def _value(text: str) -> tuple[str | None, str]:
@@ -226,8 +273,11 @@ def _value(text: str) -> tuple[str | None, str]:
     sides = [side.strip() for side in EQUALS.split(first)]
     if len(sides) > 1 and NAME.fullmatch(sides[0]) and sides[-1]:
         return sides[-1], sides[0]
-    if len(sides) > 1 and all(re.fullmatch(r"[\d\s+\-*/.^{}()]|\\frac|\\cdot|\\times|\\sqrt", token) for side in sides
-                              for token in re.findall(r"\\[A-Za-z]+|.", side)):
+    if len(sides) > 1 and all(
+        re.fullmatch(r"[\d\s+\-*/.^{}()]|\\frac|\\cdot|\\times|\\sqrt", token)
+        for side in sides
+        for token in re.findall(r"\\[A-Za-z]+|.", side)
+    ):
         return (sides[-1] if all(_means(sides[-1], side) for side in sides[:-1]) else None), ""
     return first.strip(), ""
 
@@ -237,7 +287,7 @@ def _means(label: str, answer: str) -> bool:
 
     A percentage is its hundredth. Only where the label is a percentage may the answer leave out its sign.
     """
-    if _ratio_or_time(label) or _ratio_or_time(answer):
+    if RATIO.match(label) or RATIO.match(answer):
         return _same_ratio_or_time(label, answer)
     label, answer = (REPEATING.sub(_repeating, BASED.sub(_based, text)) for text in (label, answer))
     readings = [(label, answer)]
@@ -255,18 +305,20 @@ def _means(label: str, answer: str) -> bool:
 
 def _parsed(text: str):
     """What math-verify makes of the whole text; None: nothing."""
-    if re.search(r"\d\s+\d", text):
+    if re.search(r"(?<![\d_])\d+\s+\d", text):
         return None  # math-verify reads past a blank in a number
     found = parse(f"\\boxed{{{text}}}", extraction_config=[CONFIG], fallback_mode="no_fallback", parsing_timeout=None)
     if not found or not isinstance(found[0], (Basic, MatrixBase)):
         return None
     expression = found[0]
     if isinstance(expression, Basic) and not isinstance(expression, MatrixBase):
-        same_kind = {s: I if s.name == "i" else Symbol(s.name, real=True) for s in expression.free_symbols if isinstance(s, Symbol)}
-        same_kind = {old: new for old, new in same_kind.items() if old != new}
-        if same_kind:
-            expression = expression.xreplace(same_kind)
+        expression = expression.xreplace({name: _symbol(name) for name in expression.atoms(Symbol)})
     return expression
+
+
+def _symbol(name: Symbol):
+    """The symbol, real whatever stands beside it. To math-verify i is one of any number."""
+    return I if name.name == "i" else Symbol(name.name, real=True)
 
 
 def _as_set(text: str):
@@ -285,6 +337,15 @@ def _as_set(text: str):
     return (Intersection if one.join == "and" else Union)(*sets)
 
 
+def _same_equation(gold: Eq, given: Eq) -> bool:
+    """Whether one is a multiple of the other."""
+    try:
+        factor = simplify((gold.lhs - gold.rhs) / (given.lhs - given.rhs))
+    except TypeError:  # of sets or tuples
+        return False
+    return bool(gold.free_symbols and factor.is_number and factor.is_finite and factor != 0)
+
+
 def _verified(label: str, answer: str) -> bool:
     label, answer = without_unit(label), without_unit(answer)
     if RELATION.search(label + answer):
@@ -299,35 +360,43 @@ def _verified(label: str, answer: str) -> bool:
     gold, given = _parsed(label), _parsed(answer)
     if gold is None or given is None or given.has(nan, zoo):
         return False
+    if isinstance(gold, Eq) and isinstance(given, Eq) and _same_equation(gold, given):
+        return True
     return verify(gold, given, allow_set_relation_comp=True, timeout_seconds=None)
 
 
-TIME = re.compile(r"^(\d{1,2})\s*:\s*([0-5]\d)(?:\s*:\s*([0-5]\d))?\s*(?:(?:\\text\s*\{)?\s*([aApP])\.?\s*[mM]\.?\s*\}?)?$")
+TIME = re.compile(
+    r"^(\d{1,2})\s*:\s*([0-5]\d)(?:\s*:\s*([0-5]\d))?\s*(?:(?:\\text\s*\{)?\s*([aApP])\.?\s*[mM]\.?\s*\}?)?$"
+)
 RATIO = re.compile(r"^[^:]+(?::[^:]+)+$")
 
 
-def _ratio_or_time(text: str) -> bool:
-    return ":" in text and bool(RATIO.match(text))
-
-
 def _same_ratio_or_time(label: str, answer: str) -> bool:
+    """Whether two ratios, or a ratio and a fraction, or two times of day are equal. 3:05 is a time, 3:15 may be both."""
     times = [TIME.match(text) for text in (label, answer)]
-    if all(times) and any(time[4] for time in times):
-        minutes = [(int(time[1]) % 12 if time[4] else int(time[1])) * 60 + int(time[2]) for time in times]
-        seconds = [int(time[3] or 0) for time in times]
-        half = [time[4] and time[4].lower() for time in times]
-        minutes = [m + 720 * (h == "p") for m, h in zip(minutes, half, strict=True)]
-        day = 1440 if all(h or int(time[1]) > 12 for h, time in zip(half, times, strict=True)) else 720
-        return (minutes[0] - minutes[1]) % day == 0 and seconds[0] == seconds[1]
-    if any(time and time[4] for time in times):
-        return False
+    if any(time and (time[4] or time[2][0] == "0") for time in times):
+        return all(times) and _same_time(*times)
     sides = [[part.strip() for part in text.split(":")] for text in (label, answer)]
-    if len(sides[0]) == len(sides[1]) and len(sides[0]) > 1:
-        first = sides[0][0], sides[1][0]
-        return all(_verified(rf"({l}) \cdot ({first[1]})", rf"({a}) \cdot ({first[0]})") for l, a in list(zip(*sides, strict=True))[1:])
     if sorted(map(len, sides)) == [1, 2]:
         return _verified(*(rf"\frac{{{side[0]}}}{{{side[1]}}}" if len(side) == 2 else side[0] for side in sides))
-    return False
+    if len(sides[0]) != len(sides[1]):
+        return False
+    (first, *wanted), (other_first, *found) = sides
+    return all(
+        _verified(rf"({l}) \cdot ({other_first})", rf"({a}) \cdot ({first})")
+        for l, a in zip(wanted, found, strict=True)
+    )
+
+
+def _same_time(label: re.Match, answer: re.Match) -> bool:
+    """Whether two times are the same, of the half of the day that is told."""
+    minutes, known = [], True
+    for time in (label, answer):
+        half, hour = (time[4] or "").lower(), int(time[1])
+        minutes.append((hour % 12 + 12 * (half == "p") if half else hour) * 60 + int(time[2]))
+        known &= bool(half) or hour > 12
+    seconds = int(label[3] or 0) == int(answer[3] or 0)
+    return seconds and (minutes[0] - minutes[1]) % (1440 if known else 720) == 0
 
 
 def serve(seconds: float) -> None:
