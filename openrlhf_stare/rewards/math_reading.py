@@ -10,7 +10,8 @@ import unicodedata
 from dataclasses import dataclass, field
 
 SYMBOLS = {
-    "∞": r"\infty ", "°": r"^{\circ}", "º": r"^{\circ}", "×": r"\times ", "÷": "/", "⁄": "/", "∕": "/",
+    "∞": r"\infty ", "°": r"^{\circ}", "º": r"^{\circ}", "˚": r"^{\circ}", "×": r"\times ", "÷": "/",
+    "⁄": "/", "∕": "/",
     "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "•": r"\cdot ", "−": "-", "–": "-", "—": "-", "‐": "-",
     "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ",
     "∓": r"\mp ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "⌀": r"\emptyset ", "∈": r"\in ",
@@ -56,6 +57,7 @@ COMMANDS = {
     r"[(\[]?\s*\\begin\{(?:small)?matrix\}": r"\\begin{pmatrix}",
     r"\\end\{(?:small)?matrix\}\s*[)\]]?": r"\\end{pmatrix}",
     r"\\(begin|end)\{bmatrix\}": r"\\\1{pmatrix}",
+    r"\\\\\s*\[[\d.]+\s*(?:ex|em|pt|mm|cm)\]": r"\\\\\\\\ ",
     r"\\mathrm\{~\s*": r"\\mathrm{",
     r"\\(?:mathrm|textrm|mbox|textnormal|textup|hbox|operatorname\*?)\s*\{": r"\\text{",
     r"\\text\s*\{\s*(i|e)\s*\}": r" \1 ",
@@ -70,8 +72,8 @@ WRAPPER = re.compile(
     r"|pmb|mathnormal|text(?=\{[^A-Za-z{}]*\}))\s*\{"
 )
 EDGES = re.compile(
-    r"^(?:[\s=:,;*]|\$|\\\(|\\\[|\\(?:therefore|implies|Rightarrow|approx|sim)(?![A-Za-z]))+"
-    r"|(?:[\s=:;,*.]|(?<!\\)\$|\\\)|\\\])+$"
+    r"^(?:[\s=:,;*`]|\$|\\\(|\\\[|\\(?:therefore|implies|Rightarrow|approx|sim)(?![A-Za-z]))+"
+    r"|(?:[\s=:;,*.`]|(?<!\\)\$|\\\)|\\\])+$"
 )
 INTRODUCTION = re.compile(
     r"^(?:\\text\s*\{\s*)?(?:so\s+|thus\s+|hence\s+)?(?:the\s+)?(?:final\s+|correct\s+)?"
@@ -270,6 +272,8 @@ def shape(text: str) -> Shape:
         if all(RELATION.search(item) for item in items):
             return Shape("relations", items, join="or" if words and "and" not in words else "and" if words else "or")
         named = [NAMED.match(item) for item in items]
+        if all(named) and len({name[1][0] for name in named}) == 1:  # x_1 = 2, x_2 = 5
+            return Shape("list", [name[2].strip() for name in named])
         if all(named) and len({name[1] for name in named}) == len(items):
             ordered = sorted(named, key=lambda name: name[1])
             return Shape("tuple", [name[2] for name in ordered], ends="()")
@@ -337,6 +341,14 @@ def is_words(text: str) -> bool:
     return bool(TEXT.fullmatch(text) or SENTENCE.fullmatch(text))
 
 
+def choice(text: str) -> str:
+    """The letter with which a readable text chooses, "(D) 12" or "D. 12"; nothing where it is none or not alone."""
+    text = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)
+    found = re.match(r"\s*(?:\(\s*([A-Z])\s*\)|([A-Z])\s*[.:)])\s*\S", text)
+    alone = found and len(re.findall(r"(?<![A-Za-z])[A-J](?![A-Za-z])", text)) == 1
+    return (found[1] or found[2]) if alone else ""
+
+
 def words(text: str) -> str:
     """The letters and digits of a readable text; capitals tell single letters apart only."""
     found = re.sub(r"[\W_]", "", re.sub(r"\\text(?![A-Za-z])", "", text))
@@ -349,8 +361,8 @@ UNITS = (
     "kW V A K Hz Pa kPa mol rad radians radian deg degree degrees unit units mph kmh dollar dollars cent cents euro "
     "euros USD EUR foot feet yard yards mile miles meter meters metre metres centimeter centimeters kilometer "
     "kilometers gram grams kilogram kilograms pound pounds ounce ounces sq square cubic per gallon gallons acre "
-    "acres people ways students apples points times rupees pence coins marbles books cards items numbers integers "
-    "solutions pairs "
+    "acres people ways students apples points times rupees pence coins marbles books cup cups cards items numbers "
+    "integers solutions pairs "
 ).split()
 UNIT = rf"(?:{'|'.join(sorted(UNITS, key=len, reverse=True))})"
 POWER = r"(?:\s*\^\s*(?:\d|\{\s*-?\d+\s*\}))?"
@@ -361,7 +373,7 @@ UNIT_AT_END = re.compile(
     rf"|(?:(?<=[\d}}\])!])|(?<=\\pi)|(?<=\\pi ))"
     rf"(?:\s+|(?<=\d)(?=[a-zA-Z]{{2}})){UNIT}{POWER}(?:\s*(?:/|\\cdot|\s)\s*{UNIT}{POWER})*\s*$"
 )
-OTHER_WORDS = re.compile(r"^(-?[\d.,]+)\s+[A-Za-z]{4,}(?:\s+[A-Za-z]+)*$")
+OTHER_WORDS = re.compile(r"^(-?[\d.,/]+)\s+[A-Za-z]{4,}(?:\s+[A-Za-z]+)*$")
 
 
 def without_unit(text: str) -> str:

@@ -36,6 +36,7 @@ from openrlhf_stare.rewards.math_reading import (
     RELATION,
     THOUSANDS,
     Shape,
+    choice,
     is_words,
     readable,
     shape,
@@ -137,7 +138,7 @@ def is_right(label: str, answer: str) -> bool:
     if not label or not answer:
         return False
     if is_words(label):
-        return words(label) == words(answer)
+        return words(label) in (words(answer), choice(answer))
     return same(label, answer)
 
 
@@ -147,8 +148,8 @@ def same(label: str, answer: str) -> bool:
         return True
     # 100,200 is a number to some and two to others.
     answers = (answer, _apart(answer)) if "," in label else (answer,)
-    readings = dict.fromkeys((l, a) for l in (label, _apart(label)) for a in answers)
-    return any(_same_shapes(gold, given) for gold, given in readings)
+    readings = dict.fromkeys((gold, given) for gold in (label, _apart(label)) for given in answers)
+    return any(_same_shapes(*pair) for pair in readings)
 
 
 def _dense(text: str) -> str:
@@ -173,8 +174,8 @@ def _with_both_signs(text: str) -> tuple[str, Shape]:
         one = Shape("list", [text[named.end() :] if named else text])
     items = []
     for item in [text] if one.kind == "tuple" else one.items:
-        for signs in ("+-", "-+") if SIGN.search(item) else ("",):
-            items.append(SIGN.sub(lambda sign: signs[sign[1] == "mp"], item).strip())
+        for plus, minus in ("+-", "-+") if SIGN.search(item) else ("  ",):
+            items.append(item.replace(r"\pm", plus).replace(r"\mp", minus).strip())
     return " , ".join(items), Shape("list" if one.kind == "tuple" else one.kind, items)
 
 
@@ -372,7 +373,7 @@ RATIO = re.compile(r"^[^:]+(?::[^:]+)+$")
 
 
 def _same_ratio_or_time(label: str, answer: str) -> bool:
-    """Whether two ratios, or a ratio and a fraction, or two times of day are equal. 3:05 is a time, 3:15 may be both."""
+    """Whether two ratios, or a ratio and a fraction, or two times of day are equal. 3:05 is a time."""
     times = [TIME.match(text) for text in (label, answer)]
     if any(time and (time[4] or time[2][0] == "0") for time in times):
         return all(times) and _same_time(*times)
@@ -383,8 +384,8 @@ def _same_ratio_or_time(label: str, answer: str) -> bool:
         return False
     (first, *wanted), (other_first, *found) = sides
     return all(
-        _verified(rf"({l}) \cdot ({other_first})", rf"({a}) \cdot ({first})")
-        for l, a in zip(wanted, found, strict=True)
+        _verified(rf"({part}) \cdot ({other_first})", rf"({other}) \cdot ({first})")
+        for part, other in zip(wanted, found, strict=True)
     )
 
 
