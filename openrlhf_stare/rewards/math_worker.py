@@ -33,8 +33,11 @@ from sympy import (
 )
 
 from openrlhf_stare.rewards.math_reading import (
+    CLOSING,
+    OPENING,
     RELATION,
     THOUSANDS,
+    TOKEN,
     Shape,
     choice,
     is_words,
@@ -158,6 +161,9 @@ def _dense(text: str) -> str:
 
 
 def _apart(text: str) -> str:
+    """100,200,300 as a list. 7,200 alone is a number."""
+    if re.fullmatch(r"\d{1,3},\d{3}", text):
+        return text
     return THOUSANDS.sub(lambda number: number[0].replace(",", ", "), text)
 
 
@@ -234,10 +240,28 @@ def _once(items: list[str]) -> list[str]:
 
 
 NAME = re.compile(
-    r"\s*(?:\\angle\s*|\\triangle\s*|m\\angle\s*)?(?:\\?[A-Za-z]+'?(?:\s*_\s*(?:\w|\{[^{}]*\}))?(?:\s*\([^()=]*\))?|\|[A-Za-z]+\|"
-    r"|\\(?:text|overline|vec|mathbf)\s*\{[^{}]*\}|\([a-zA-Z],\s*[a-zA-Z](?:,\s*[a-zA-Z])?\)|[A-Z]{2,}|\\text\s*\{[^{}]*\}\s*\([^()]*\))\s*"
+    r"\s*(?:m?\s*\\angle\s*|\\triangle\s*)?"
+    r"(?:\\?[A-Za-z]+'?(?:\s*_\s*(?:\w|\{[^{}]*\}))?(?:\s*\([^()=]*\))?|\|[A-Za-z]+\||[A-Z]{2,}|[a-z](?:\s*[+-]\s*[a-z])+"
+    r"|\\(?:text|overline|vec|mathbf)\s*\{[^{}]*\}(?:\s*\([^()]*\))?|\([a-zA-Z](?:,\s*[a-zA-Z]){1,2}\))\s*"
 )
 EQUALS = re.compile(r"(?<![<>!\\])=(?!=)|\\equiv(?![A-Za-z])")
+
+
+def _sides(text: str) -> list[str]:
+    """The sides of an equation. An equals sign below a sum is none."""
+    sides, start, depth, place = [], 0, 0, 0
+    while place < len(text):
+        token, equals = TOKEN.match(text, place)[0], EQUALS.match(text, place)
+        depth += (token in OPENING) - (token in CLOSING)
+        if equals and depth == 0:
+            sides.append(text[start:place].strip())
+            start = equals.end()
+        place = equals.end() if equals else place + len(token)
+    return [*sides, text[start:].strip()]
+
+
+def _is_equation(text: str) -> bool:
+    return len(_sides(text)) > 1
 
 
 def _same_one(gold: Shape, given: Shape, label: str, answer: str) -> bool:
@@ -250,16 +274,16 @@ def _same_one(gold: Shape, given: Shape, label: str, answer: str) -> bool:
         return False
     if len(name) == len(other_name) == 1 and name != other_name:
         return False  # x = 5 and y = 5
-    if EQUALS.search(found) and name or EQUALS.search(wanted):
+    if _is_equation(wanted) or (_is_equation(found) and name):
         return _means(label, answer)  # y - 2x = 3 for y = 2x + 3
-    if EQUALS.search(found) and not EQUALS.search(wanted):
+    if _is_equation(found):
         return False  # 2x = 5 for 5
     return _means(wanted, found) if (wanted, found) == (label, answer) else same(wanted, found)
 
 
 def _without_names(one: Shape, text: str) -> str:
     """(1, 2) for x = 1, y = 2."""
-    return f"({', '.join(one.items)})" if one.kind == "tuple" and EQUALS.search(text) else text
+    return f"({', '.join(one.items)})" if one.kind == "tuple" and _is_equation(text) else text
 
 
 def _value(text: str) -> tuple[str | None, str]:
@@ -269,9 +293,9 @@ def _value(text: str) -> tuple[str | None, str]:
     if found := re.match(r"^\s*[A-Za-z]\s*\\in(?![A-Za-z])(.*)$", text):
         return found[1].strip(), ""
     first, *rest = re.split(r"\\approx(?![A-Za-z])", text)
-    if rest and (NAME.fullmatch(first) and not EQUALS.search(first)):
+    if rest and (NAME.fullmatch(first) and not _is_equation(first)):
         return rest[0].strip(), first.strip()
-    sides = [side.strip() for side in EQUALS.split(first)]
+    sides = _sides(first)
     if len(sides) > 1 and NAME.fullmatch(sides[0]) and sides[-1]:
         return sides[-1], sides[0]
     if len(sides) > 1 and all(

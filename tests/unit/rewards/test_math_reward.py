@@ -117,10 +117,32 @@ def test_the_table_of_answers(math_reward, kind):
     assert found == []
 
 
+CONSTANTS = r"""
+\frac{1.5}{0} | 0.0/0 | 0.5\cdot\infty | 1.0^{\infty} | \infty | -\infty | \frac{x}{0} | \infty:\infty | \infty^\circ
+(\infty, \infty) | \{\infty\} | \emptyset | \mathbb{R} | x=x | 0=0 | x | \text{or} | nan | \pm\infty | \frac{1.5}{0}\%
+\tan\frac{\pi}{2} | \text{ cm} | 1, 2, 3, 4, 5, 6, 7, 8, 9 | ? | \frac{1.5}{0}i | 0.0 \cdot \infty
+"""
+
+
+def test_no_constant_wins_more_labels_than_it_equals(math_reward):
+    """The labels are those of the table, each once, of which a constant may have the one that it is a writing of."""
+    rows = [row for kind in PAIRS for row in PAIRS[kind]]
+    labels = list(dict.fromkeys(label for label, *_ in rows))[::3]
+    assert len(labels) >= 100
+    equal = {(label, answer) for label, answers, _ in rows for answer in answers}
+    pairs = [
+        (label, answer) for answer in CONSTANTS for label in labels if label != answer and (label, answer) not in equal
+    ]
+    with ThreadPoolExecutor(2) as threads:
+        given = list(threads.map(lambda pair: reward(math_reward, f"\\boxed{{{pair[1]}}}", pair[0]), pairs))
+    won = [pair for pair, info in zip(pairs, given, strict=True) if info["reward"]]
+    assert won == []
+
+
 def test_the_table_is_long_enough_and_both_verdicts_are_in_it():
     right = [(label, answer) for rows in PAIRS.values() for label, answers, _ in rows for answer in answers]
     wrong = [(label, answer) for rows in PAIRS.values() for label, _, answers in rows for answer in answers]
-    assert len(right) >= 200 and len(wrong) >= 200
+    assert len(right) >= 1200 and len(wrong) >= 900
     assert len(right + wrong) == len(set(right + wrong))
     # In some pairs the order matters: "5" is right where "5\\%" is asked for, and not the other way round.
     assert len([pair for pair in right if pair[::-1] in wrong]) >= 3
