@@ -94,6 +94,8 @@ HANDWRITING = {
     FUNCTION: r"\\\1 ",
     r"\\log_\{?e\}?(?![A-Za-z])": r"\\ln ",
     r"\\lg(?![A-Za-z])": r"\\log ",
+    r"<\s*\+?\\infty\s*$|^\s*-\s*\\infty\s*<": "",  # an end that is none
+    r"^\\text\s*\{\s*(-?[\d.,/]+\s+[^{}\d]*)\}$": r"\1",  # words around a number
     r"\\log_(\d)": r"\\log_{\1}",
     # 1 000 000, 12 345.67
     r"(?<![\d.,{}])(\d{1,3}(?:[ ]\d{3})+)(?![\d])(?! ?/)": lambda number: number[0].replace(" ", ""),

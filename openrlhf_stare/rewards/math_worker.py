@@ -156,8 +156,8 @@ def same(label: str, answer: str) -> bool:
 
 
 def _dense(text: str) -> str:
-    """Without the blanks that are not between two digits."""
-    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
+    """Without the blanks that do not part digits."""
+    return re.sub(r"(?<!\d)(?<!\d,)\s+|\s+(?!\d)", "", text)
 
 
 def _apart(text: str) -> str:
@@ -337,7 +337,10 @@ def _parsed(text: str):
         return None
     expression = found[0]
     if isinstance(expression, Basic) and not isinstance(expression, MatrixBase):
-        expression = expression.xreplace({name: _symbol(name) for name in expression.atoms(Symbol)})
+        try:
+            expression = expression.xreplace({name: _symbol(name) for name in expression.atoms(Symbol)})
+        except (AttributeError, TypeError):  # 1 < x < i is no relation
+            return None
     return expression
 
 
