@@ -68,7 +68,8 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
             time.sleep(0.1)
         for name, words in (("resumes", flags), ("new", [word for word in flags if word != "--ckpt.load_enable"])):
             command = [sys.executable, "-m", "openrlhf_stare.train_ray", *words]
-            second[name] = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            second[name] = subprocess.run(command, cwd=ROOT, text=True, timeout=200, **streams)
         second["owner"] = process.pid
 
     job = run_job([*flags, *others], tmp_path, cluster=cluster, meanwhile=start_a_second)  # no matter where it began
@@ -76,9 +77,9 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     sentence = (
         f"--ckpt.path {checkpoints} is used by another job (process {second['owner']} on {socket.gethostname()})"
     )
-    assert f"train_ray: error: {sentence}: end it or give another folder" in second["resumes"].stderr
+    assert f"train_ray: error: {sentence}: end it or give another folder" in second["resumes"].stdout
     refusal = f"--ckpt.path {checkpoints} has checkpoints of another run (global_step"
-    assert refusal in second["new"].stderr and "add --ckpt.load_enable to go on with" in second["new"].stderr
+    assert refusal in second["new"].stdout and "add --ckpt.load_enable to go on with" in second["new"].stdout
     assert "was ended by force" not in job.output  # the rank was killed, and not the job
     assert f"Resuming from checkpoint global_step{kept}, past the incomplete {newest}" in job.output
     for model in ("_actor", "_critic"):
