@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from openrlhf_stare.options import UsageError
 
 HOLD = """
 import sys
+import zipfile
 from openrlhf_stare.driver import run_folder
 
 with run_folder.held(sys.argv[1]):
@@ -217,3 +219,14 @@ def test_a_folder_that_cannot_be_written_is_refused():
     with pytest.raises(UsageError, match=r"--ckpt\.path /proc/nowhere cannot be written \("):
         with run_folder.held("/proc/nowhere"):
             pass
+
+
+def test_a_checkpoint_of_a_job_that_computed_in_another_type_is_not_resumed_from(tmp_path):
+    checkpoint = tmp_path / "_actor/global_step1"
+    finished(checkpoint)
+    states = checkpoint / "zero_pp_rank_0_mp_rank_00_optim_states.pt"  # DeepSpeed's name in float32
+    with zipfile.ZipFile(states, "w") as archive:
+        archive.writestr("data.pkl", "")
+    checkpoints.finish(checkpoint, checkpoints.sizes_of(checkpoint, [states]))
+    with pytest.raises(UsageError, match="whose job computed in float32, and this one computes in bfloat16: set "):
+        run_folder.check(job(tmp_path, resumes=True))
