@@ -127,8 +127,8 @@ CONSTANTS = r"""
 def test_no_constant_wins_more_labels_than_it_equals(math_reward):
     """The labels are those of the table, each once, of which a constant may have the one that it is a writing of."""
     rows = [row for kind in PAIRS for row in PAIRS[kind]]
-    labels = list(dict.fromkeys(label for label, *_ in rows))[::3]
-    assert len(labels) >= 100
+    labels = list(dict.fromkeys(label for label, *_ in rows))[::8]
+    assert len(labels) >= 40
     equal = {(label, answer) for label, answers, _ in rows for answer in answers}
     pairs = [
         (label, answer) for answer in CONSTANTS for label in labels if label != answer and (label, answer) not in equal
