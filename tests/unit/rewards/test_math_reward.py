@@ -120,7 +120,7 @@ def test_the_table_of_answers(math_reward, kind):
 CONSTANTS = r"""
 \frac{1.5}{0} | 0.0/0 | 0.5\cdot\infty | 1.0^{\infty} | \infty | -\infty | \frac{x}{0} | \infty:\infty | \infty^\circ
 (\infty, \infty) | \{\infty\} | \emptyset | \mathbb{R} | x=x | 0=0 | x | \text{or} | nan | \pm\infty | \frac{1.5}{0}\%
-\tan\frac{\pi}{2} | \text{ cm} | 1, 2, 3, 4, 5, 6, 7, 8, 9 | ? | \frac{1.5}{0}i | 0.0 \cdot \infty
+\tan\frac{\pi}{2} | \text{ cm} | 1, 2, 3, 4, 5, 6, 7, 8, 9 | ? | \frac{1.5}{0}i | 0.0 \cdot \infty | 0:0 | 0.0:0
 """
 
 
