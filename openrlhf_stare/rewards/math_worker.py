@@ -16,16 +16,22 @@ from math_verify import LatexExtractionConfig, grader, parse, verify
 from sympy import (
     Basic,
     Eq,
+    Expr,
     Float,
     I,
+    Integral,
     Intersection,
+    Limit,
     MatrixBase,
     MatrixExpr,
+    Product,
     Rational,
     Set,
+    Sum,
     Symbol,
     Union,
     nan,
+    oo,
     prime,
     simplify,
     sqrt,
@@ -388,6 +394,9 @@ def _verified(label: str, answer: str) -> bool:
     gold, given = _parsed(label), _parsed(answer)
     if gold is None or given is None or given.has(nan, zoo):
         return False
+    if isinstance(given, Expr) and not given.has(Sum, Integral, Limit, Product):
+        if given.doit().has(nan, zoo) or (given.has(oo, -oo) and not gold.has(oo, -oo)):
+            return False
     if isinstance(gold, Eq) and isinstance(given, Eq) and _same_equation(gold, given):
         return True
     return verify(gold, given, allow_set_relation_comp=True, timeout_seconds=None)
@@ -410,6 +419,8 @@ def _same_ratio_or_time(label: str, answer: str) -> bool:
     if len(sides[0]) != len(sides[1]):
         return False
     (first, *wanted), (other_first, *found) = sides
+    if r"\infty" in answer or _verified("0", other_first):
+        return False  # 0:0 would be any ratio
     return all(
         _verified(rf"({part}) \cdot ({other_first})", rf"({other}) \cdot ({first})")
         for part, other in zip(wanted, found, strict=True)

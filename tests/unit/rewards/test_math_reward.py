@@ -120,15 +120,15 @@ def test_the_table_of_answers(math_reward, kind):
 CONSTANTS = r"""
 \frac{1.5}{0} | 0.0/0 | 0.5\cdot\infty | 1.0^{\infty} | \infty | -\infty | \frac{x}{0} | \infty:\infty | \infty^\circ
 (\infty, \infty) | \{\infty\} | \emptyset | \mathbb{R} | x=x | 0=0 | x | \text{or} | nan | \pm\infty | \frac{1.5}{0}\%
-\tan\frac{\pi}{2} | \text{ cm} | 1, 2, 3, 4, 5, 6, 7, 8, 9 | ? | \frac{1.5}{0}i | 0.0 \cdot \infty
+\tan\frac{\pi}{2} | \text{ cm} | 1, 2, 3, 4, 5, 6, 7, 8, 9 | ? | \frac{1.5}{0}i | 0.0 \cdot \infty | 0:0 | 0.0:0
 """
 
 
 def test_no_constant_wins_more_labels_than_it_equals(math_reward):
     """The labels are those of the table, each once, of which a constant may have the one that it is a writing of."""
     rows = [row for kind in PAIRS for row in PAIRS[kind]]
-    labels = list(dict.fromkeys(label for label, *_ in rows))[::3]
-    assert len(labels) >= 100
+    labels = list(dict.fromkeys(label for label, *_ in rows))[::8]
+    assert len(labels) >= 40
     equal = {(label, answer) for label, answers, _ in rows for answer in answers}
     pairs = [
         (label, answer) for answer in CONSTANTS for label in labels if label != answer and (label, answer) not in equal
