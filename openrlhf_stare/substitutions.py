@@ -118,6 +118,9 @@ USED = (
     Theirs("ray.actor", "ActorClass", mentions=("__ray_metadata__", "_default_options", "__ray_actor_class__")),
     Theirs("ray.actor", "_modify_class", arguments=("cls",), mentions=("__ray_actor_class__",)),
     Theirs("ray._private.state", "actors", arguments=("job_id", "actor_state_name")),
+    # Which calls of a job have not ended (waiting.py).
+    Theirs("ray._private.gcs_utils", "create_gcs_channel", arguments=("address",)),
+    Theirs("ray.core.generated.gcs_service_pb2_grpc", "TaskInfoGcsServiceStub", mentions=("GetTaskEvents",)),
 )
 
 OPENRLHF = (
@@ -447,7 +450,7 @@ OPENRLHF = (
     ),
     # ── checkpoints ──
     Substitution(
-        "openrlhf.utils.deepspeed.deepspeed",
+        "openrlhf.utils.deepspeed",  # where `get_strategy` looks
         "DeepspeedStrategy",
         "openrlhf_stare.actor_group.strategy.CheckpointedStrategy",
         "the newest checkpoint can be deleted first, and a damaged one is loaded",

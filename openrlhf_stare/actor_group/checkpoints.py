@@ -209,8 +209,8 @@ def newest_complete(folders: Sequence[Path], damaged: Iterable[str] = ()) -> tup
 
 
 def _checkpoints(folders: Sequence[Path]) -> list[Path]:
-    with_any = [folder for folder in folders if folder.is_dir()]
-    return [path for folder in with_any for path in folder.iterdir() if path.is_dir() and is_checkpoint(path)]
+    there = [folder for folder in folders if os.path.isdir(folder)]
+    return [path for folder in there for path in folder.iterdir() if os.path.isdir(path) and is_checkpoint(path)]
 
 
 def _named_latest(folders: Sequence[Path]) -> set[str]:

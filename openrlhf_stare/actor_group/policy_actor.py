@@ -218,9 +218,7 @@ class StarePolicyActor(PolicyModelActor):
         if not self.loss:
             # All that counts then are the rollouts below --entropy.stop_below.
             if state["method"] == self.part:
-                self.controller.load_state_dict(state["controller"])
-                if differing:
-                    self.controller.count_anew()
+                self._load_controller(state, differing)
             return
         # What the strengths start from, or how they move: the saved values would not be what the flags ask for.
         names = {strength.name for strength in self.loss.method.strengths}
@@ -239,8 +237,12 @@ class StarePolicyActor(PolicyModelActor):
         if fresh:
             self.controller.updates = state["controller"]["updates"]  # a target's line goes on over the whole run
         else:
-            self.controller.load_state_dict(state["controller"])
+            self._load_controller(state, differing)
+
+    def _load_controller(self, state: dict[str, Any], differing: list[str]) -> None:
+        self.controller.load_state_dict(state["controller"])
         if differing:
+            # Other flags are the remedy for a collapse: they get all of --entropy.stop_after rollouts to act.
             self.controller.count_anew()
 
 

@@ -138,6 +138,36 @@ def test_without_a_method_the_rollouts_below_stop_below_are_counted_on():
         assert actor.controller.low_rollouts == counted
 
 
+@pytest.mark.parametrize("method", ["stare", "openrlhf"])
+def test_after_a_collapse_a_higher_target_gets_its_rollouts_and_the_same_flags_stop_again(method):
+    """The newest checkpoint is that of the rollout before the last."""
+    control = EntropyControl(schedule="gate" if method == "stare" else "open", stop_below=0.2, stop_after=3)
+
+    def actor_of(checkpoint: dict, control: EntropyControl) -> StarePolicyActor:
+        if method == "stare":
+            return actor_with(checkpoint, control)[0]
+        actor = StarePolicyActor.__new__(StarePolicyActor)
+        actor.part, actor.loss, actor.controller = method, None, EntropyController(control, ())
+        actor._restore(checkpoint)
+        return actor
+
+    first = actor_of({}, control)
+    for _ in range(2):
+        first.controller.update(0.1)
+    checkpoint = {"global_step": 2, "entropy": first._state()}
+    first.controller.update(0.1)
+    assert first.controller.collapse
+
+    again = actor_of(checkpoint, control)
+    again.controller.update(0.1)
+    assert again.controller.collapse
+    remedied = actor_of(checkpoint, dataclasses.replace(control, target=0.6))
+    for _ in range(2):
+        remedied.controller.update(0.1)
+        assert not remedied.controller.collapse
+    assert remedied.controller.updates == 4
+
+
 @pytest.mark.parametrize(
     ("remedy", "counted"), [({}, 2), ({"target": 0.6}, 0), ({"stop_after": 9}, 0), ({"stop_below": 0.1}, 0)], ids=str
 )

@@ -70,6 +70,33 @@ def test_a_damaged_checkpoint_is_somebody_s_too_and_one_that_was_only_begun_is_n
     assert run_folder.check(job(tmp_path, resumes=True, universal=True)) is None
 
 
+def test_a_folder_that_cannot_be_read_is_refused_with_a_sentence(tmp_path, monkeypatch):
+    (tmp_path / "_actor").mkdir()
+
+    def refused(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refused)  # the tests may run as root, whom nothing is refused
+    sentence = (
+        rf"--ckpt.path {tmp_path} cannot be read \(Permission denied: {tmp_path}/_actor\): choose another folder"
+    )
+    for resumes in (False, True):
+        with pytest.raises(UsageError, match=sentence):
+            run_folder.check(job(tmp_path, resumes=resumes))
+    # Of what is beside the folder nothing is known, and it does not matter.
+    assert run_folder.check(job(tmp_path / "new", resumes=True)) == (
+        f"no checkpoint in {tmp_path}/new: started from the beginning"
+    )
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_below_a_file_there_is_nothing(tmp_path, resumes):
+    (tmp_path / "file").touch()
+    path = tmp_path / "file/checkpoints"
+    said = f"no checkpoint in {path}: started from the beginning" if resumes else None
+    assert run_folder.check(job(path, resumes=resumes)) == said
+
+
 # No checkpoint to resume from
 
 
