@@ -1,7 +1,7 @@
 """What `--actor.fused_head` costs and saves: time and peak memory of the head in a pass, with logits and without.
 
     python tests/benchmarks/fused_head.py --vocabularies 32000 152000 --tokens 1024 8192
-    python tests/benchmarks/fused_head.py --micro_batch 8
+    python tests/benchmarks/fused_head.py --within 8
 
 The first measures the head alone, in bfloat16: the log-prob pass with entropies and the training pass, forward and
 backward, each in turns with logits (as OpenRLHF makes them, with our chunked entropy) and without. `cpu` is the
@@ -142,7 +142,7 @@ def largest_micro_batch(way: str, model: str, options: argparse.Namespace) -> in
     """The most responses of a training pass that fit, up to --most."""
 
     def fits(responses: int) -> bool:
-        words = ["--train_once", model, way, str(responses), "--micro_batch", str(options.micro_batch)]
+        words = ["--train_once", model, way, str(responses), "--within", str(options.within)]
         words += ["--threads", str(options.threads)]
         done = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True)
         if done.returncode and "allocate memory" not in done.stderr and "MemoryError" not in done.stderr:
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=896, help="size of a hidden state")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="torch's; a rank of a job without a GPU has one")
-    parser.add_argument("--micro_batch", type=float, metavar="GIB", help="look for the largest micro-batch instead")
+    parser.add_argument("--within", type=float, metavar="GIB", help="look for the largest micro-batch instead")
     parser.add_argument("--most", type=int, default=64, help="responses at which that search ends")
     parser.add_argument("--train_once", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -186,14 +186,14 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     if options.train_once:
         model, way, responses = options.train_once
-        train_once(model, way, int(responses), options.micro_batch)
+        train_once(model, way, int(responses), options.within)
         return
     print(f"torch {torch.__version__}, {options.threads} threads, hidden states of {options.hidden}, bfloat16")
-    if options.micro_batch:
+    if options.within:
         with tempfile.TemporaryDirectory() as folder:
             model = make_model(folder, options.vocabularies[-1], options.hidden)
             rows = {way: largest_micro_batch(way, model, options) for way in ("with", "without")}
-        print(f"largest micro-batch of {SEQUENCE} tokens a response within {options.micro_batch:g} GiB: {rows}")
+        print(f"largest micro-batch of {SEQUENCE} tokens a response within {options.within:g} GiB: {rows}")
     else:
         print(HEADER)
         rows = []
