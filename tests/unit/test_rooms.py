@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "options": "",
     "rules": "options",
     "notices": "",
-    "dealing": "",
+    "dealing": "rules",
     "when_imported": "",
     "algorithms": "options",
     "methods": "algorithms options",
@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "worker": "actor_group estimators fixes notices runtime tpo when_imported",
     "vllm_plugin": "runtime",
     "driver": "actor_group algorithms dealing estimators fixes methods notices options rules runtime tools tpo worker",
-    "train_ray": "actor_group driver fixes methods notices options rules runtime tools tpo worker",
+    "train_ray": "actor_group dealing driver fixes methods notices options rules runtime tools tpo worker",
     "__init__": "runtime",
 }
 TORCH_ALONE = ("options", "algorithms", "methods")
