@@ -22,7 +22,8 @@ MAY_IMPORT = {
     "methods": "algorithms options",
     "cpu": "rules when_imported",
     "runtime": "cpu rules",
-    "fixes": "algorithms dealing notices options when_imported",
+    "rollout": "notices options",
+    "fixes": "algorithms dealing notices options rollout when_imported",
     "estimators": "algorithms dealing fixes methods notices options",
     "tpo": "algorithms dealing fixes methods notices options rules",
     "actor_group": "algorithms dealing estimators fixes methods notices options tpo",
@@ -30,9 +31,10 @@ MAY_IMPORT = {
     "rewards": "notices options",
     "data": "options",
     "report": "options",
-    "worker": "actor_group estimators fixes notices runtime tpo when_imported",
+    "worker": "actor_group estimators fixes notices rollout runtime tpo when_imported",
     "vllm_plugin": "runtime",
-    "driver": "actor_group algorithms dealing estimators fixes methods notices options rules runtime tools tpo worker",
+    "driver": "actor_group algorithms dealing estimators fixes methods notices options rollout rules runtime tools "
+    "tpo worker",
     "train_ray": "actor_group dealing driver fixes methods notices options rules runtime tools tpo worker",
     "__init__": "runtime",
 }
