@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from openrlhf_stare import dealing, runtime, tools, worker
 from openrlhf_stare.driver import checks, cluster, command, console, files, flags, paths, preflight, resources, seams
-from openrlhf_stare.notices import notice
+from openrlhf_stare.notices import notice, printable
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.rules import refuse
 
@@ -26,7 +26,7 @@ def main() -> None:
         try:
             sys.exit(run())
         except UsageError as error:
-            print(f"train_ray: error: {error}", file=sys.stderr)
+            print(f"train_ray: error: {printable(str(error))}", file=sys.stderr)
             sys.exit(2)
 
 

@@ -20,7 +20,7 @@ STEP = re.compile(
     r"(?:\u2728 )?Global step (\d{1,12}): \{(.*)\}\s*$"
 )
 FIGURE = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|inf|nan))(?=[,)}]|$)")
-PROMPTS = re.compile(r"Episode \[(\d+)/(\d+)\]:[^|]*\|[^|]*\| *(\d+)/(\d+) ")
+PROMPTS = re.compile(r"Episode \[(\d{1,12})/(\d{1,12})\]:[^|]*\|[^|]*\| *(\d{1,12})/(\d{1,12}) ")
 
 
 def step_figures(line: str) -> tuple[int, dict[str, float]] | None:
