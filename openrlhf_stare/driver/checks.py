@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -27,6 +28,7 @@ def check(args: SimpleNamespace) -> list[str]:
     """
     _check_options(args)
     refuse(
+        _of_what_was_not_chosen(args),
         _entropy_and_method(args),
         _sr_grpo(args),
         cannot_go_with_tpo(args),
@@ -51,6 +53,34 @@ def _check_options(args: SimpleNamespace) -> None:
         _control(args)
     except ValueError as error:
         raise UsageError(f"--entropy.{error}") from None
+
+
+def _of_what_was_not_chosen(args: SimpleNamespace) -> Iterator[Finding]:
+    """Options of another method or estimator, and of the controller where there is no method to control."""
+    own = args.policy_loss if args.policy_loss.endswith(".py") else None
+    for part, config in method_options(own).items():
+        for field in dataclasses.fields(config):
+            if part != base.part_of(args.policy_loss) and not field.metadata["under_every_loss"]:
+                if field.name in given(args, part):
+                    yield _not_used(args, part, field.name, f"--policy_loss {part}")
+    chosen = {"tpo": args.policy_loss, "sr_grpo": args.algo.advantage.estimator}
+    for part, chooser in (("tpo", "--policy_loss tpo"), ("sr_grpo", "--advantage_estimator sr_grpo")):
+        for field in dataclasses.fields(CONFIGS[part]):
+            if chosen[part] != part and given(args, part)[field.name] != field.default:
+                yield _not_used(args, part, field.name, chooser)
+    if base.chosen(args.policy_loss) is None:
+        for name in ("schedule", "step", "k_p", "k_i"):
+            if given(args, "entropy").get(name, "open") != "open":
+                yield _not_used(args, "entropy", name, "a method's --policy_loss")
+
+
+def _not_used(args: SimpleNamespace, part: str, name: str, chooser: str) -> Finding:
+    return Finding(
+        f"--{part}.{name} {given(args, part)[name]}",
+        f"goes with {chooser}, and this job has --policy_loss {args.policy_loss} and --advantage_estimator "
+        f"{args.algo.advantage.estimator}",
+        "leave it out",
+    )
 
 
 def _control(args: SimpleNamespace) -> EntropyControl:
@@ -97,6 +127,13 @@ def _entropy_and_method(args: SimpleNamespace) -> Iterator[Finding]:
             f"--actor.entropy_coef {args.actor.entropy_coef:g}",
             f"does not go with --policy_loss {args.policy_loss}, which sets it",
             f"give --{part}.coefficient instead",
+        )
+    never_moves = control.schedule in ("open", "gate") and all(s.start == s.neutral for s in strengths)
+    if sets_bonus and never_moves:
+        yield Finding(
+            f"--entropy.schedule {control.schedule}",
+            f"leaves --{part}.coefficient at its start of 0, at which --policy_loss {args.policy_loss} does nothing",
+            f"give --{part}.coefficient one above 0, or the schedule adaptive or pi",
         )
     if args.policy_loss == "ce_gppo" and args.actor.policy_loss_type == "gspo":
         yield Finding(
