@@ -9,12 +9,29 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from types import SimpleNamespace
 from unittest.mock import patch
 
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the modules are imported needs no traceback
+
+# ruff: noqa: E402
 from openrlhf_stare import dealing, runtime, tools, worker
-from openrlhf_stare.driver import checks, cluster, command, console, files, flags, paths, preflight, resources, seams
+from openrlhf_stare.driver import (
+    checks,
+    cluster,
+    command,
+    console,
+    files,
+    flags,
+    paths,
+    preflight,
+    resources,
+    seams,
+    signals,
+)
 from openrlhf_stare.notices import notice, printable
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.rules import refuse
@@ -22,7 +39,7 @@ from openrlhf_stare.rules import refuse
 
 def main() -> None:
     """Run the command. Exit status 2: flags, files, cluster or installation are wrong, and nothing is left running."""
-    with console.opened(sys.argv[1:]):
+    with console.opened(sys.argv[1:]), signals.told():
         try:
             sys.exit(run())
         except UsageError as error:
@@ -37,6 +54,8 @@ def run() -> int:
 
     flat = flags.parse()
     given = command.nested(flat)
+    if not given.dry_run:
+        refuse(cluster.address_for_others())
     warnings = checks.check(given)
     for warning in warnings:
         notice(warning)
@@ -47,6 +66,7 @@ def run() -> int:
     os.environ.update(variables)
 
     args = command.settle(flat)
+    refuse(paths.lost_with_the_job(args))
     paths.make_absolute(args)
     runtime.set_arguments(args)
     refuse(resources.uneven_batches(args), resources.more_ranks_than_gpus(args), dealing.nothing_kept(args))

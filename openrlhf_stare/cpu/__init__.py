@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_stare.rules import Finding
@@ -53,6 +56,16 @@ def needs_a_gpu(args: SimpleNamespace) -> Iterator[Finding]:
     for flag, size in sizes.items():
         if size > 1:
             yield Finding(f"{flag} {size}", "needs GPUs, and torch sees none here", f"use 1, {elsewhere}")
+
+
+def head_sizes() -> list[int]:
+    """The sizes of an attention head that vLLM's engine can have here, as its source says; importing it takes long."""
+    folder = Path(importlib.util.find_spec("vllm").submodule_search_locations[0])
+    source = (folder / "v1/attention/backends/cpu_attn.py").read_text()
+    [function] = [
+        node for node in ast.walk(ast.parse(source)) if getattr(node, "name", None) == "get_supported_head_sizes"
+    ]
+    return ast.literal_eval(function.body[-1].value)
 
 
 def set_arguments(args: SimpleNamespace) -> None:

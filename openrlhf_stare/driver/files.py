@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+from openrlhf_stare import runtime
 from openrlhf_stare.driver import rows
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
@@ -78,19 +79,20 @@ def model(args: SimpleNamespace) -> str:
         raise UsageError("--actor.model_name_or_path is not given: name the model to train")
     if _is_path(name) and not os.path.isdir(name):
         raise UsageError(f"--actor.model_name_or_path {name} is not a folder on this machine: give one that is")
-    from transformers import AutoConfig, AutoTokenizer
-
-    try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=True)
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
-    except Exception as error:  # a model's own code raises what it likes
+    if args.use_ms and not os.path.isdir(name):  # ModelScope's, which the job's processes ask
+        return f"{name}, of ModelScope"
+    config, tokenizer = _config_and_tokenizer(name)
+    sizes, head = runtime.head_sizes(), _head_size(config)
+    if sizes and head and head not in sizes and not args.dry_run:
         raise UsageError(
-            f"--actor.model_name_or_path {name} cannot be read ({_first_line(error)}): give a Hub id that this "
-            "machine can reach, or a folder that it sees"
-        ) from None
+            f"--actor.model_name_or_path {name} has attention heads of the size {head}, and vLLM's CPU engine takes "
+            f"{', '.join(map(str, sizes))}: use another model, or a machine with a GPU"
+        )
     positions = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
-    if positions and args.data.max_len > positions and rope.get("rope_type", "default") == "default":
+    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") not in ("", "0")
+    is_plain = rope.get("rope_type", "default") == "default"
+    if positions and args.data.max_len > positions and is_plain and not allowed:
         raise UsageError(
             f"--data.max_len {args.data.max_len} is more than the {positions} positions of {name}, which vLLM "
             f"refuses: use at most {positions}"
@@ -98,6 +100,37 @@ def model(args: SimpleNamespace) -> str:
     if args.data.apply_chat_template and not tokenizer.chat_template:
         raise UsageError(f"--data.apply_chat_template finds no chat template in {name}: leave the flag out")
     return f"{name} ({config.model_type}, {positions} positions)"
+
+
+def _config_and_tokenizer(name: str) -> tuple:
+    from transformers import AutoConfig, AutoTokenizer
+
+    flag = f"--actor.model_name_or_path {name}"
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=True)
+    except Exception as error:  # a model's own code raises what it likes
+        reason = _first_line(error)
+        if not os.path.isdir(name):
+            reason = f"there is no folder {name}; a model of the Hub by that name was not found either: {reason}"
+        raise UsageError(
+            f"{flag} cannot be read ({reason}): give a Hub id that this machine can reach, or a folder that it sees"
+        ) from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
+        if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # some classes are made without their files
+            raise ValueError("its files are not there")
+    except Exception as error:
+        raise UsageError(
+            f"{flag} has no tokenizer that can be read ({_first_line(error)}): save its base model's there"
+        ) from None
+    return config, tokenizer
+
+
+def _head_size(config) -> int | None:
+    """Of the attention; None where the configuration does not say it."""
+    config = getattr(config, "text_config", None) or config
+    size, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
+    return getattr(config, "head_dim", None) or (size // heads if size and heads else None)
 
 
 def data(args: SimpleNamespace) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import sys
 
 from openrlhf_stare.algorithms.control import EntropyControl
 from openrlhf_stare.driver import command, console
 from openrlhf_stare.estimators.sr_grpo import SrGrpoConfig
 from openrlhf_stare.methods import base
+from openrlhf_stare.notices import printable
 from openrlhf_stare.options import Options, UsageError
 from openrlhf_stare.rollout.failing_rewards import FailedRewards
 from openrlhf_stare.tools.config import ToolConfig
@@ -39,7 +41,14 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     """
     words = sys.argv[1:] if words is None else words
     parser = command.parser()
-    add_flags(parser, _own_method(words))
+    own = _own_method(words)
+    parts = {flag[2:].partition(".")[0] for flag in parser._option_string_actions} | {"entropy", *CONFIGS}
+    if own and base.part_of(own) in parts:
+        raise UsageError(
+            f"--policy_loss {own} cannot give its method the name {base.part_of(own)}, since other flags begin with "
+            f"--{base.part_of(own)}: give the file another name"
+        )
+    add_flags(parser, own)
     return parser.parse_args(words)
 
 
@@ -111,9 +120,35 @@ def add_flags(parser: argparse.ArgumentParser, own: str | None = None) -> None:
     )
     console.add_flag(group)
     _add_options(group, own)
+    _answer_with_one_line(parser)
+    parser._option_string_actions["--logger.wandb.key"].type = Secret
 
-    # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
-    parser.error = lambda message: parser.exit(2, f"train_ray: error: {' '.join(message.split())}\n")
+
+def _answer_with_one_line(parser: argparse.ArgumentParser) -> None:
+    """argparse would print the usage of some 150 flags before a sentence about a bad one."""
+
+    def error(message: str) -> None:
+        message = printable(" ".join(message.split()))
+        if message.startswith("unrecognized arguments: "):
+            message += _did_you_mean(message.split()[2:], [*parser._option_string_actions])
+        parser.exit(2, f"train_ray: error: {message}\n")
+
+    parser.error = error
+
+
+class Secret(str):
+    """A text that is not printed with the arguments that it is in."""
+
+    def __repr__(self) -> str:
+        return "'(not shown)'"
+
+
+def _did_you_mean(unknown: list[str], flags: list[str]) -> str:
+    """The flags that are nearest to unknown ones, as a question; "" without any."""
+    typed = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+    near = [difflib.get_close_matches(word, flags, n=1, cutoff=0.7) for word in typed]
+    near = [names[0] for names in near if names]
+    return f" (did you mean {', '.join(near)}?)" if near else ""
 
 
 def _add_options(group: argparse._ArgumentGroup, own: str | None) -> None:

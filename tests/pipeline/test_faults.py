@@ -5,8 +5,10 @@ the one of a rank. A policy that collapses or diverges ends its job in test_jobs
 """
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,20 @@ def test_a_driver_that_waits_for_a_process_that_waits_for_the_dead_is_ended(tmp_
     assert "after the environment: None" in job.output  # a user's own actor may end
     assert last_line(job).startswith("train_ray: error: a vLLM engine (RolloutRayActor, process ")
     assert "KeyboardInterrupt" not in job.output
+
+
+def test_a_terminated_driver_says_so_and_takes_its_ray_along(tmp_path):
+    command = [sys.executable, str(Path(__file__).with_name("waiting_driver.py")), "waits"]
+
+    def terminate(process, mark) -> None:
+        deadline = time.monotonic() + 60
+        while "waiting" not in (tmp_path / "output.log").read_text() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+
+    job = run_job([], tmp_path, timeout=60, command=command, env={"PYTHONPATH": str(ROOT)}, meanwhile=terminate)
+    assert job.status == 143 and not job.left_over, job.output
+    assert last_line(job) == "train_ray: error: ended by SIGTERM" and "Traceback" not in job.output
 
 
 def test_an_engine_s_error_of_many_lines_is_shown_whole(addends, tmp_path, cluster):

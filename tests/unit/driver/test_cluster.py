@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from openrlhf_stare import worker
+from openrlhf_stare.driver import cluster
 from openrlhf_stare.driver.cluster import check_that_it_answers, job_wide
 from openrlhf_stare.options import UsageError
 
@@ -125,3 +126,19 @@ def test_a_cluster_that_is_gone_is_refused_at_once(monkeypatch, given, source):
     sentence = f"no Ray cluster answers at 127.0.0.1:1, the address from {source}.*RAY_ADDRESS=local"
     with pytest.raises(UsageError, match=sentence):
         check_that_it_answers("127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("ray://10.0.0.1:10001", "is for Ray's client, through which OpenRLHF cannot train: give the HOST:PORT"),
+        ("http://10.0.0.1:8265", "is where jobs are submitted: submit this one with launch/cluster/submit.sh"),
+        ("10.0.0.1:6379", None),
+        ("local", None),
+        ("auto", None),
+    ],
+)
+def test_an_address_of_another_kind_is_refused(monkeypatch, address, said):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    found = [str(finding) for finding in cluster.address_for_others()]
+    assert found == [] if said is None else found[0].startswith(f"RAY_ADDRESS {address} {said}")
