@@ -40,7 +40,7 @@ CATCH_UP_SECONDS = 1.0
 ERROR = "train_ray: error:"
 # Ray's prefix of a worker's line, with an address unless it is on the driver's node.
 FORWARDED = re.compile(r"^\((?:[^()]* )?pid=(\d+)(?:, ip=([^)]*))?\) ?")
-SAMPLES_PROMPTS = re.compile(r"^\((?:PPOTrainer|GenerateSamplesActor) pid=")  # whose bar counts them
+SAMPLES_PROMPTS = re.compile(r"^\(\w*(?:PPOTrainer|GenerateSamplesActor) pid=")  # whose bar counts them
 PROCESS = re.compile(r"\b(?:pid=(\d+), ip=|process (\d+) on )([\w.:]*\w)")
 LOGGED_ERROR = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:ERROR|CRITICAL) ")
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import BinaryIO
 
 from openrlhf_stare import runtime
 from openrlhf_stare.driver import rows
@@ -29,6 +30,7 @@ from openrlhf_stare.options import UsageError
 HUB_SECONDS = 10  # for the Hub to answer at all, perhaps through a slow proxy: as long as its clients wait
 FILE_SECONDS = 90  # for the import of a reward or agent file; from a slow file system the first takes long
 IMPORTED, WARNING = "imported", "warning: "  # what the process of a trial answers, besides "ok" and a refusal
+OUTPUT_BYTES = 1 << 20  # of what such a file prints
 TABLES = ("json", "jsonl", "csv", "parquet", "arrow")  # the endings that OpenRLHF reads as files of rows
 
 
@@ -307,12 +309,14 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
     with (
         tempfile.TemporaryFile("w+") as answer,
         tempfile.TemporaryFile() as question,
+        _forwarded(path) as output,
         _pipe() as (asked, asking),
         subprocess.Popen(
             [*command, str(question.fileno()), str(asked)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=answer,
+            stderr=output,
             start_new_session=True,
             pass_fds=(question.fileno(), asked),
         ) as process,
@@ -322,6 +326,21 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
         finally:
             if process.returncode is None:  # else its id may be another's by now
                 end()
+
+
+@contextmanager
+def _forwarded(path: str) -> Iterator[BinaryIO]:
+    """A file for what the process of a trial prints, which is then printed here, each line with the file's name.
+
+    Without that the console would take a line that looks like the trainer's for one.
+    """
+    with tempfile.TemporaryFile() as output:
+        try:
+            yield output
+        finally:
+            output.seek(0)
+            for line in output.read(OUTPUT_BYTES).decode(errors="replace").splitlines():
+                print(f"({os.path.basename(path)}) {line}", file=sys.stderr)
 
 
 @contextmanager

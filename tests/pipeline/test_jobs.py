@@ -122,7 +122,7 @@ class TestOnARunningCluster:
         shown = job.output.splitlines()
         assert len(shown) <= 60 and any(line.startswith("step 3/") for line in shown), job.output
         assert "Global step 999" in everything and "999" not in job.output and "99.0" not in job.output
-        assert "openrlhf-stare: ]0;a title]52;c;Y2xpcA==of a text" in shown
+        assert shown.count("openrlhf-stare: ]0;a title]52;c;Y2xpcA==of a text") == 1
         assert (tmp_path / "checkpoints/output.log").stat().st_mode & 0o777 == 0o600
         assert_sound(job, steps=3)
         assert_figures(job, rollouts=3)

@@ -1,6 +1,7 @@
 """The addends' reward, which prints what a sampled text could hold: lines that look like OpenRLHF's own."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 _PATH = Path(__file__).resolve().parents[3] / "launch/addends/reward.py"
@@ -18,5 +19,6 @@ LINES = [
 
 
 def reward_func(queries, prompts, labels):
-    print("\n".join(LINES), flush=True)
+    sys.stdout.write("".join(f"{line}\n" for line in LINES))  # whole, since the calls are threads
+    sys.stdout.flush()
     return _ADDENDS.reward_func(queries, prompts, labels)

@@ -373,6 +373,13 @@ def test_a_reward_function_is_tried_on_the_first_row_and_an_empty_answer(args, t
     assert sentence.startswith(f"--reward.remote_url {tmp_path}/reward.py ")
 
 
+def test_what_a_reward_function_prints_bears_its_files_name(args, tmp_path, capsys):
+    (tmp_path / "reward.py").write_text(REWARD.format("print('Global step 9: {}')"))
+    args.reward.remote_url = [str(tmp_path / "reward.py")]
+    assert found(args)["reward"].ok
+    assert "(reward.py) Global step 9: {}\n" in capsys.readouterr().err
+
+
 def test_a_reward_function_of_other_arguments_is_refused(args, tmp_path):
     (tmp_path / "reward.py").write_text("def reward_func(queries): return {}")
     args.reward.remote_url = [str(tmp_path / "reward.py")]
