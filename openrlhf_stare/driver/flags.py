@@ -12,7 +12,7 @@ from openrlhf_stare.driver import command, console
 from openrlhf_stare.estimators.sr_grpo import SrGrpoConfig
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import printable
-from openrlhf_stare.options import Options, UsageError
+from openrlhf_stare.options import Options, Secret, UsageError
 from openrlhf_stare.rollout.failing_rewards import FailedRewards
 from openrlhf_stare.tools.config import ToolConfig
 from openrlhf_stare.tpo.target import TpoConfig
@@ -134,13 +134,6 @@ def _answer_with_one_line(parser: argparse.ArgumentParser) -> None:
         parser.exit(2, f"train_ray: error: {message}\n")
 
     parser.error = error
-
-
-class Secret(str):
-    """A text that is not printed with the arguments that it is in."""
-
-    def __repr__(self) -> str:
-        return "'(not shown)'"
 
 
 def _did_you_mean(unknown: list[str], flags: list[str]) -> str:

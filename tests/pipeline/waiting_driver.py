@@ -11,7 +11,7 @@ import time
 import ray
 from ray._private.state import actors
 
-from openrlhf_stare.driver import deaths, signals
+from openrlhf_stare.driver import cluster, deaths, signals
 
 
 class Mortal:
@@ -39,7 +39,7 @@ def kill(actor) -> None:
         time.sleep(0.2)
 
 
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, **cluster.ON_LOOPBACK)
 try:
     with signals.told(), deaths.watched():
         signals.listen_to_sigterm()
