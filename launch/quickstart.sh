@@ -54,6 +54,8 @@ check=()
 if (($# == 0 && steps >= default_steps)); then check=(--check); fi
 status=0
 "$python" launch/addends/table.py "$run/tensorboard" "${check[@]}" || status=$?
+# With --ckpt.load_enable and nothing to resume from.
+sed -n 's/^openrlhf-stare: \(no checkpoint in .*\)/\1/p' "$run/checkpoints/output.log" 2>/dev/null | tail -n 1 || :
 "$python" -m openrlhf_stare.report "$run" -o "$run/report.html"
 say "report: ${run#"$PWD/"}/report.html"
 say "curves: .venv/bin/tensorboard --logdir ${home#"$PWD/"}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 
 from openrlhf_stare.rules import Finding
+from openrlhf_stare.substitutions import OPENRLHF, TABLE, Substitution
 
 # Set to 1 or 0 it overrides the choice; the driver sets it for all the processes it starts.
 CPU_VARIABLE = "OPENRLHF_STARE_CPU"
@@ -44,6 +45,11 @@ def prepare_process() -> None:
     if cpu := _chosen():
         os.environ.update(environment())
         cpu.install()
+
+
+def substitutions() -> tuple[Substitution, ...]:
+    """The rows of the table that hold in this process."""
+    return TABLE if on_cpu() else OPENRLHF
 
 
 def needs_a_gpu(args: SimpleNamespace) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """What lets OpenRLHF, DeepSpeed and vLLM run where there is no GPU. Imported only there.
 
 `environment` and `set_arguments` say how a job is set up, `needs_a_gpu` what cannot work;
-`install` announces the work-arounds of a process (patches.py), each of which waits for the import of what it mends.
+`install` announces the work-arounds of a process, rows of the table in `substitutions.py`, each of which waits for the
+import of what it mends.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+from openrlhf_stare import replacing
 from openrlhf_stare.rules import Finding
-from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
 
 
 def environment() -> dict[str, str]:
@@ -81,17 +82,6 @@ _installed = False
 def install() -> None:
     """Announce the work-arounds in this process, once. Cheap: nothing that they mend is imported here."""
     global _installed
-    if _installed:
-        return
-    _installed = True
-    from openrlhf_stare.cpu import patches
-
-    patch_when_imported("torch.cuda", patches.answer_for_cuda)
-    hold_during_import("openrlhf.models.ring_attn_utils", patches.flash_attn_stand_ins)
-    patch_when_imported("deepspeed.comm.torch", patches.collectives_over_gloo)
-    patch_when_imported("openrlhf.utils.deepspeed.deepspeed", patches.strategy_on_cpu)
-    patch_when_imported("openrlhf.utils.distributed_util", patches.weight_sync_over_gloo)
-    patch_when_imported("openrlhf.trainer.ray.vllm_worker_wrap", patches.receive_weights_on_cpu)
-    patch_when_imported("openrlhf.trainer.ray.vllm_engine", patches.engine_that_proves_its_patches)
-    patch_when_imported("vllm.model_executor.layers.utils", patches.keep_plain_weights)
-    patch_when_imported("vllm.v1.worker.cpu_worker", patches.reserve_what_can_be_used)
+    if not _installed:
+        _installed = True
+        replacing.announce(cpu=True)

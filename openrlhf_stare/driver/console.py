@@ -26,7 +26,7 @@ from types import SimpleNamespace
 
 from openrlhf_stare.driver.progress import SEPARATOR, Progress, describe, step_figures
 from openrlhf_stare.methods import base
-from openrlhf_stare.notices import COLOUR, ENGINES_READY, MARK, printable
+from openrlhf_stare.notices import COLOUR, ENGINES_READY, MARK, notice, printable
 from openrlhf_stare.options import UsageError
 
 PHASES = ("checks", "Ray", "engines", "models", "first step")
@@ -143,6 +143,7 @@ class Console:
         # By process id and address, which is None on the driver's node; those of the driver under None.
         self.last_lines: dict[tuple | None, deque[str]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
         self.noticed: Counter[str] = Counter()
+        self.at_the_end: list[str] = []
         self.stopping, self.reader = threading.Event(), None
 
     @staticmethod
@@ -269,7 +270,7 @@ class Console:
         self.close()
         if self.path:
             seconds = timedelta(seconds=round(time.monotonic() - self.screen.start))
-            print(f"done in {seconds}; complete output: {self.path}", flush=True)
+            print("\n".join([f"done in {seconds}; complete output: {self.path}", *self.at_the_end]), flush=True)
 
     def fail(self, error: str | None = None, traceback: str = "") -> None:
         """The end of a job that failed: the last lines of the process that failed, and the error.
@@ -363,6 +364,13 @@ def start_job(args: SimpleNamespace) -> None:
     """
     if _console:
         _console.start_job(args, base.first_strength(args.policy_loss))
+
+
+def tell_twice(sentence: str) -> None:
+    """A notice that is shown once more at the end of a job that did all its steps."""
+    notice(sentence)
+    if _console:
+        _console.at_the_end.append(sentence)
 
 
 def end_phase(name: str) -> None:

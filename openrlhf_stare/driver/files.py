@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import BinaryIO
 
 from openrlhf_stare import runtime
-from openrlhf_stare.driver import rows
+from openrlhf_stare.driver import rows, run_folder
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 
@@ -60,7 +60,9 @@ def check(args: SimpleNamespace) -> dict[str, str]:
 
 
 def checkpoints(args: SimpleNamespace, token: str | None) -> str:
-    """Whether checkpoints and model can be written; `token` is a file that the driver sees in their folder."""
+    """Whether checkpoints and model can be written, and those that are there are to be resumed from; `token` is a file
+    that the driver sees in their folder."""
+    run_folder.check(args)
     for flag, path in (("--ckpt.path", args.ckpt.path), ("--ckpt.output_dir", args.ckpt.output_dir)):
         try:
             tempfile.TemporaryFile(dir=_nearest_folder(path)).close()
@@ -290,21 +292,7 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
         finally:
             end()
         answer.seek(0)
-        lines = answer.read().splitlines()
-        if not lines and status is None:
-            raise UsageError(
-                f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs into the first call of "
-                f"{name}"
-            )
-        if lines == [IMPORTED] and status is None:
-            notice(f"{flag} {path} was not tried to its end: its first call takes more than {FILE_SECONDS} s")
-            return
-        if not lines or lines == [IMPORTED]:
-            raise UsageError(f"{flag} {path} ends the process that imports it (status {status}): mend it")
-        if lines[-1].startswith(WARNING):
-            notice(lines[-1].removeprefix(WARNING))
-        elif lines[-1] != "ok":
-            raise UsageError(lines[-1])
+        _judge(answer.read().splitlines(), status, path, name, flag)
 
     with (
         tempfile.TemporaryFile("w+") as answer,
@@ -326,6 +314,30 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
         finally:
             if process.returncode is None:  # else its id may be another's by now
                 end()
+
+
+def _judge(lines: list[str], status: int | None, path: str, name: str, flag: str) -> None:
+    """
+    Args:
+        lines: what the process of a trial has answered.
+        status: None if it had not ended in time.
+
+    Raises:
+        UsageError: the file cannot be used.
+    """
+    if not lines and status is None:
+        raise UsageError(
+            f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs into the first call of "
+            f"{name}"
+        )
+    if lines == [IMPORTED] and status is None:
+        notice(f"{flag} {path} was not tried to its end: its first call takes more than {FILE_SECONDS} s")
+    elif not lines or lines == [IMPORTED]:
+        raise UsageError(f"{flag} {path} ends the process that imports it (status {status}): mend it")
+    elif lines[-1].startswith(WARNING):
+        notice(lines[-1].removeprefix(WARNING))
+    elif lines[-1] != "ok":
+        raise UsageError(lines[-1])
 
 
 @contextmanager

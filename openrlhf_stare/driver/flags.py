@@ -8,28 +8,18 @@ import difflib
 import sys
 
 from openrlhf_stare.algorithms.control import EntropyControl
-from openrlhf_stare.driver import command, console
-from openrlhf_stare.estimators.sr_grpo import SrGrpoConfig
+from openrlhf_stare.driver import command, console, seams
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import printable
 from openrlhf_stare.options import Options, Secret, UsageError
 from openrlhf_stare.rollout.failing_rewards import FailedRewards
+from openrlhf_stare.rollout.sr_grpo import SrGrpoConfig
 from openrlhf_stare.tools.config import ToolConfig
 from openrlhf_stare.tpo.target import TpoConfig
 
 POLICY_LOSS = "stare"  # the default
 # First part of a flag -> where its options are, for what is no method.
 CONFIGS = {"tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig, "failed_rewards": FailedRewards}
-# Flags of versions before this one -> what to give instead.
-FORMER = {
-    "--stare.target_entropy": "--entropy.target",
-    "--stare.schedule": "--entropy.schedule, where fixed is called gate",
-    "--stare.alpha": "--entropy.step",
-    "--stare.k_p": "--entropy.k_p, with the former value divided by log(w_max)",
-    "--stare.k_i": "--entropy.k_i, with the former value divided by log(w_max)",
-    "--stare.entropy": "--entropy.measure",
-    "--stare.scope": "nothing: the pool is always the whole rollout",
-}
 ESTIMATOR = "--algo.advantage.estimator"
 
 
@@ -97,6 +87,14 @@ def add_flags(parser: argparse.ArgumentParser, own: str | None = None) -> None:
         metavar="P",
         help="top-p of the evaluation's samples, between 0 and 1 (default: that of --rollout.top_p)",
     )
+    _add_flags_of_the_start(group)
+    console.add_flag(group)
+    _add_options(group, own)
+    _answer_with_one_line(parser)
+    parser._option_string_actions["--logger.wandb.key"].type = Secret
+
+
+def _add_flags_of_the_start(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--preflight",
         action="store_true",
@@ -118,10 +116,12 @@ def add_flags(parser: argparse.ArgumentParser, own: str | None = None) -> None:
         help="start without looking for the model, data, reward and checkpoint folder on the driver's machine, for a "
         "driver that does not see what the nodes see",
     )
-    console.add_flag(group)
-    _add_options(group, own)
-    _answer_with_one_line(parser)
-    parser._option_string_actions["--logger.wandb.key"].type = Secret
+    group.add_argument(
+        seams.INSIST,
+        action="store_true",
+        help=f"take an OpenRLHF of another version than {' or '.join(seams.SUPPORTED)}, as long as it has all that is "
+        "held on to (docs/substitutions.md)",
+    )
 
 
 def _answer_with_one_line(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +145,7 @@ def _did_you_mean(unknown: list[str], flags: list[str]) -> str:
 
 
 def _add_options(group: argparse._ArgumentGroup, own: str | None) -> None:
-    """The flags of the dataclasses' fields, and those of former versions, which say what to give instead."""
+    """The flags of the dataclasses' fields."""
     # Those of the controller and of the methods are in the arguments only if given: a method has defaults of its own
     # for the controller, and a strength that is given goes with some schedules only.
     for field in dataclasses.fields(EntropyControl):
@@ -156,15 +156,6 @@ def _add_options(group: argparse._ArgumentGroup, own: str | None) -> None:
     for part, config in CONFIGS.items():
         for field in dataclasses.fields(config):
             _add_option(group, f"--{part}.{field.name}", field, field.default, field.default)
-    for flag in FORMER:
-        group.add_argument(flag, action=_Former, nargs="?", dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
-
-
-class _Former(argparse.Action):
-    """A flag that there is no more."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        raise UsageError(f"{option_string} {values} is a flag of a former version: give {FORMER[option_string]}")
 
 
 def _add_option(

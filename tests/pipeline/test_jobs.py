@@ -13,7 +13,7 @@ import torch
 from jobs import ROOT, assert_figures, assert_sound, job_flags, marked_processes, run_job
 from kill_jobs import killed_job, last_line
 
-from openrlhf_stare.fixes.checkpoints import is_complete
+from openrlhf_stare.actor_group.checkpoints import is_complete
 
 
 def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards_until_the_policy_collapses(addends, tmp_path, cluster):

@@ -138,7 +138,7 @@ def started(*words: str) -> subprocess.Popen:
 
 NO_TRAINING = """
 from openrlhf_stare import train_ray
-train_ray.seams.check = train_ray.console.start_job = lambda *args: None
+train_ray.console.start_job = lambda *args: None
 train_ray.train = lambda args, variables: print(variables)
 train_ray.run()
 """

@@ -32,7 +32,10 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
     """OpenRLHF's arguments, as far as the checks read them, for a job that can start."""
     return SimpleNamespace(
         actor=SimpleNamespace(model_name_or_path=tiny_task["MODEL"]),
-        ckpt=SimpleNamespace(path=str(tmp_path / "a/b/checkpoints"), output_dir=str(tmp_path / "model")),
+        ckpt=SimpleNamespace(
+            path=str(tmp_path / "a/b/checkpoints"), output_dir=str(tmp_path / "model"), load_enable=False
+        ),
+        critic=SimpleNamespace(model_name_or_path=None),
         data=SimpleNamespace(
             prompt_dataset=tiny_task["DATA"],
             prompt_split="train",
