@@ -35,8 +35,9 @@ say "model and prompts"
 cp "$home/prompts.jsonl" "$run/prompts.jsonl"
 
 addends_job "$home/model" "$run/prompts.jsonl" "$run"
+job+=(--entropy.target 0.4)
 # So small a policy collapses fast: W needs larger steps and a higher ceiling than the defaults, which suit 7B.
-job+=(--entropy.target 0.4 --entropy.schedule adaptive --entropy.step 0.2 --stare.w_max 20)
+if [[ " $* " != *" --policy_loss"* ]]; then job+=(--entropy.schedule adaptive --entropy.step 0.2 --stare.w_max 20); fi
 
 say "$steps steps"
 "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@"

@@ -15,8 +15,19 @@ class UsageError(ValueError):
     """What the user asked for cannot run. The message is one sentence: the flag, its value and the remedy."""
 
 
+class Secret(str):
+    """A flag's value that is not shown where the arguments are printed."""
+
+    def __repr__(self) -> str:
+        return "'(not shown)'"
+
+
 def option(
-    default: object, description: str, choices: tuple[str, ...] | None = None, within: str | None = None
+    default: object,
+    description: str,
+    choices: tuple[str, ...] | None = None,
+    within: str | None = None,
+    under_every_loss: bool = False,
 ) -> object:
     """A field of an `Options` class.
 
@@ -25,8 +36,10 @@ def option(
         description: the flag's help.
         choices: the values that it can have; None for any.
         within: the range of a number as an interval, such as "(0, 1]" or "[0, inf)".
+        under_every_loss: a method's option that acts without the method, too.
     """
-    return dataclasses.field(default=default, metadata={"help": description, "choices": choices, "within": within})
+    metadata = {"help": description, "choices": choices, "within": within, "under_every_loss": under_every_loss}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)

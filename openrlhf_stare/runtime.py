@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 
-from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import Finding
 from openrlhf_stare.substitutions import OPENRLHF, TABLE, Substitution
 
 # Set to 1 or 0 it overrides the choice; the driver sets it for all the processes it starts.
 CPU_VARIABLE = "OPENRLHF_STARE_CPU"
+PROCESSES_PER_CORE = 4  # more would not end
 # A resource of the Ray that `own_ray` sets up, by which it is known.
 OWN_RAY = "openrlhf_stare_on_cpu"
 
@@ -50,14 +52,16 @@ def substitutions() -> tuple[Substitution, ...]:
     return TABLE if on_cpu() else OPENRLHF
 
 
-def check_arguments(args: SimpleNamespace) -> None:
-    """Refuse the flags that cannot work on a CPU, if this is one.
-
-    Raises:
-        UsageError: a flag asks for what needs a GPU.
-    """
+def needs_a_gpu(args: SimpleNamespace) -> Iterator[Finding]:
+    """The flags that cannot work on a CPU, if this is one."""
     if cpu := _chosen():
-        cpu.check_arguments(args)
+        yield from cpu.needs_a_gpu(args)
+
+
+def head_sizes() -> list[int] | None:
+    """The sizes of an attention head that an engine can have; None for whatever the GPU's engine takes."""
+    cpu = _chosen()
+    return cpu.head_sizes() if cpu else None
 
 
 def set_arguments(args: SimpleNamespace) -> None:
@@ -66,17 +70,25 @@ def set_arguments(args: SimpleNamespace) -> None:
         cpu.set_arguments(args)
 
 
-def check_cluster(available: dict[str, float]) -> None:
-    """Refuse a cluster with real GPUs whose driver sees none.
-
-    Raises:
-        UsageError: the driver's choice of the CPU runtime is wrong for the cluster.
-    """
+def driver_without_a_gpu(available: dict[str, float]) -> Iterator[Finding]:
+    """A cluster with real GPUs, of which these are the totals, has a driver that sees one, or the job says so."""
     accelerators = [name for name in available if name.startswith("accelerator_type:")]
     if accelerators and on_cpu() and OWN_RAY not in available:
-        raise UsageError(
-            f"torch sees no GPU where the driver runs, but the Ray cluster has {', '.join(accelerators)}: "
-            f"set {CPU_VARIABLE}=0 in the job's environment"
+        yield Finding(
+            "torch",
+            f"sees no GPU where the driver runs, but the Ray cluster has {', '.join(accelerators)}",
+            f"set {CPU_VARIABLE}=0 in the job's environment",
+        )
+
+
+def too_few_cores(gpus: int) -> Iterator[Finding]:
+    """On a CPU each of a job's GPUs is a process, and the Ray of its own would start any number of them."""
+    cores = os.cpu_count() or 1
+    if on_cpu() and gpus > PROCESSES_PER_CORE * cores:
+        yield Finding(
+            f"the {gpus} GPUs of the job",
+            f"would be {gpus} processes on the {cores} cores of this machine, which has no GPU",
+            f"use at most {PROCESSES_PER_CORE * cores}, or set RAY_ADDRESS to a cluster that has GPUs",
         )
 
 

@@ -111,7 +111,6 @@ USED = (
         arguments=("prompt", "label", "sampling_params", "max_length", "hf_tokenizer", "llm_engine", "images"),
         mentions=("observation_tokens", "action_ranges", "extra_logs", "agent_instance_cls"),
     ),
-    Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor._fetch_rewards_via_func"),
     Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor._fetch_rewards_via_http"),
     Theirs("openrlhf.utils.config", "hierarchize"),
     # How Ray's actor classes are taken apart and made (replacing.py), and by which names it knows ours (deaths.py).
@@ -148,6 +147,23 @@ OPENRLHF = (
                 mentions=("top_p", "n_samples_per_prompt", "min_new_tokens"),
             ),
         ),
+    ),
+    Substitution(
+        "openrlhf.utils.agent",
+        "SingleTurnAgentExecutor._fetch_rewards_via_func",
+        "openrlhf_stare.rollout.reward_answers.telling_fetch",
+        "a reward function fails on every response and nobody is told, and a plain number is no reward",
+        "engines",
+        relies_on=(
+            Theirs(
+                "openrlhf.utils.agent",
+                "SingleTurnAgentExecutor._fetch_rewards_via_func",
+                arguments=("queries_list", "prompts_list", "labels_list"),
+            ),
+            Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor.__init__", mentions=("reward_endpoints",)),
+            Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor.execute", mentions=("rewards", "scores")),
+        ),
+        wraps=True,
     ),
     Substitution(
         "openrlhf.trainer.ppo_utils.experience_maker",

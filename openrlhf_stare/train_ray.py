@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from types import SimpleNamespace
 
-from openrlhf_stare import replacing, runtime, tools, worker
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the modules are imported needs no traceback
+
+# ruff: noqa: E402
+from openrlhf_stare import dealing, replacing, runtime, tools, worker
 from openrlhf_stare.driver import (
     checks,
     cluster,
@@ -25,18 +30,20 @@ from openrlhf_stare.driver import (
     resources,
     run_folder,
     seams,
+    signals,
 )
-from openrlhf_stare.notices import notice
+from openrlhf_stare.notices import notice, printable
 from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import refuse
 
 
 def main() -> None:
     """Run the command. Exit status 2: flags, files, cluster or installation are wrong, and nothing is left running."""
-    with console.opened(sys.argv[1:]):
+    with console.opened(sys.argv[1:]), signals.told():
         try:
             sys.exit(run())
         except UsageError as error:
-            print(f"train_ray: error: {error}", file=sys.stderr)
+            print(f"train_ray: error: {printable(str(error))}", file=sys.stderr)
             sys.exit(2)
 
 
@@ -47,20 +54,25 @@ def run() -> int:
 
     flat = flags.parse()
     given = command.nested(flat)
+    if not given.dry_run:
+        refuse(cluster.address_for_others())
     warnings = checks.check(given)
     for warning in warnings:
         notice(warning)
     if not given.dry_run:  # which is for a cluster elsewhere, whatever this machine has
-        runtime.check_arguments(given)
+        refuse(runtime.needs_a_gpu(given))
     # For the agent. OpenRLHF's own checks write "agent" in the reward's place.
     variables = tools.environment(given)
     os.environ.update(variables)
 
     args = command.settle(flat)
+    refuse(paths.lost_with_the_job(args))
     paths.make_absolute(args)
     runtime.set_arguments(args)
-    resources.check_batches(args)
-    resources.check_sharing(args)
+    refuse(resources.uneven_batches(args), resources.more_ranks_than_gpus(args), dealing.nothing_kept(args))
+    for finding in dealing.some_left_out(args):
+        warnings.append(str(finding))
+        notice(warnings[-1])
     if args.preflight:
         return preflight.run(args, warnings, variables)
     beginning = run_folder.check(args)

@@ -30,6 +30,10 @@ ACTOR = "openrlhf.trainer.ray.ppo_actor.Actor"
 ENTROPY_COEF = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer.args.actor.entropy_coef"
 
 
+class NothingTrained(ValueError):
+    """The job is over and its policy is what it was at the start."""
+
+
 class StarePolicyActor(PolicyModelActor):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured.
 
@@ -193,6 +197,19 @@ class StarePolicyActor(PolicyModelActor):
         return super().get_checkpoint_states() or dict(BEGINNING)
 
     def save_model(self) -> None:
+        """The trained model, at the end of the job.
+
+        Raises:
+            NothingTrained: it is the model that the job started with, on all ranks.
+            FloatingPointError: it is not finite, on all ranks.
+        """
+        if not self.actor.model.global_steps:  # DeepSpeed's count of optimizer steps, which a checkpoint keeps
+            raise NothingTrained(
+                "No optimizer step was made, so the model is the one that the job started with and is not saved: too "
+                "few responses were kept for one step (the lines above say how many of each rollout were left out, "
+                "and why). Give more prompts, a smaller --train.batch_size, or a --rollout.batch_size that leaves "
+                "none out"
+            )
         refuse_non_finite(self.actor.model, "actor", "final model")
         super().save_model()
 

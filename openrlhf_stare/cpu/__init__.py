@@ -1,19 +1,23 @@
 """What lets OpenRLHF, DeepSpeed and vLLM run where there is no GPU. Imported only there.
 
-`environment` and `set_arguments` say how a job is set up, `check_arguments` what cannot work;
+`environment` and `set_arguments` say how a job is set up, `needs_a_gpu` what cannot work;
 `install` announces the work-arounds of a process, rows of the table in `substitutions.py`, each of which waits for the
 import of what it mends.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_stare import replacing
 from openrlhf_stare.cpu import precision, threads
 from openrlhf_stare.notices import notice
-from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import Finding
 
 
 def environment() -> dict[str, str]:
@@ -41,12 +45,8 @@ def float32() -> bool:
     return precision.chosen() == precision.FLOAT32
 
 
-def check_arguments(args: SimpleNamespace) -> None:
-    """Refuse the flags that cannot work on a CPU; some would hang.
-
-    Raises:
-        UsageError: a flag asks for what needs a GPU.
-    """
+def needs_a_gpu(args: SimpleNamespace) -> Iterator[Finding]:
+    """The flags that cannot work on a CPU; some would hang."""
     switches = {
         "--vllm.sync_with_ray": args.vllm.sync_with_ray,
         "--vllm.enable_sleep": args.vllm.enable_sleep and args.train.colocate_all,  # OpenRLHF ignores it otherwise
@@ -63,10 +63,20 @@ def check_arguments(args: SimpleNamespace) -> None:
     elsewhere = "or set OPENRLHF_STARE_CPU=0 in the job's environment if the Ray cluster has GPUs"
     for flag, given in switches.items():
         if given:
-            raise UsageError(f"{flag} needs a GPU, and torch sees none here: leave it out, {elsewhere}")
+            yield Finding(flag, "needs a GPU, and torch sees none here", f"leave it out, {elsewhere}")
     for flag, size in sizes.items():
         if size > 1:
-            raise UsageError(f"{flag} {size} needs GPUs, and torch sees none here: use 1, {elsewhere}")
+            yield Finding(f"{flag} {size}", "needs GPUs, and torch sees none here", f"use 1, {elsewhere}")
+
+
+def head_sizes() -> list[int]:
+    """The sizes of an attention head that vLLM's engine can have here, as its source says; importing it takes long."""
+    folder = Path(importlib.util.find_spec("vllm").submodule_search_locations[0])
+    source = (folder / "v1/attention/backends/cpu_attn.py").read_text()
+    [function] = [
+        node for node in ast.walk(ast.parse(source)) if getattr(node, "name", None) == "get_supported_head_sizes"
+    ]
+    return ast.literal_eval(function.body[-1].value)
 
 
 def set_arguments(args: SimpleNamespace) -> None:

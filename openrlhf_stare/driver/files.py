@@ -9,7 +9,9 @@ from __future__ import annotations
 import fcntl
 import glob
 import importlib.util
+import inspect
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -18,13 +20,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import BinaryIO
 
-from openrlhf_stare.driver import run_folder
+from openrlhf_stare import runtime
+from openrlhf_stare.driver import rows, run_folder
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 
 HUB_SECONDS = 10  # for the Hub to answer at all, perhaps through a slow proxy: as long as its clients wait
 FILE_SECONDS = 90  # for the import of a reward or agent file; from a slow file system the first takes long
+IMPORTED, WARNING = "imported", "warning: "  # what the process of a trial answers, besides "ok" and a refusal
+OUTPUT_BYTES = 1 << 20  # of what such a file prints
 TABLES = ("json", "jsonl", "csv", "parquet", "arrow")  # the endings that OpenRLHF reads as files of rows
 
 
@@ -45,8 +51,9 @@ def check(args: SimpleNamespace) -> dict[str, str]:
             outcomes = [trials.enter_context(_trial(*script)) for script in scripts]
             data(args)
             model(args)
+            example = _example(args) if outcomes else None
             for outcome in outcomes:
-                outcome()
+                outcome(example)
     except UsageError as error:
         raise UsageError(f"{error} (--no_checks skips this look at the driver's machine)") from None
     return variables
@@ -76,21 +83,22 @@ def model(args: SimpleNamespace) -> str:
         raise UsageError("--actor.model_name_or_path is not given: name the model to train")
     if _is_path(name) and not os.path.isdir(name):
         raise UsageError(f"--actor.model_name_or_path {name} is not a folder on this machine: give one that is")
-    from transformers import AutoConfig, AutoTokenizer
-
-    try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=True)
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
-    except Exception as error:  # a model's own code raises what it likes
+    if args.use_ms and not os.path.isdir(name):  # ModelScope's, which the job's processes ask
+        return f"{name}, of ModelScope"
+    config, tokenizer = _config_and_tokenizer(name)
+    sizes, head = runtime.head_sizes(), _head_size(config)
+    if sizes and head and head not in sizes and not args.dry_run:
         raise UsageError(
-            f"--actor.model_name_or_path {name} cannot be read ({_first_line(error)}): give a Hub id that this "
-            "machine can reach, or a folder that it sees"
-        ) from None
+            f"--actor.model_name_or_path {name} has attention heads of the size {head}, and vLLM's CPU engine takes "
+            f"{', '.join(map(str, sizes))}: use another model, or a machine with a GPU"
+        )
     if args.actor.fused_head:
         _refuse_with_fused_head(name, config)
     positions = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
-    if positions and args.data.max_len > positions and rope.get("rope_type", "default") == "default":
+    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") not in ("", "0")
+    is_plain = rope.get("rope_type", "default") == "default"
+    if positions and args.data.max_len > positions and is_plain and not allowed:
         raise UsageError(
             f"--data.max_len {args.data.max_len} is more than the {positions} positions of {name}, which vLLM "
             f"refuses: use at most {positions}"
@@ -111,30 +119,94 @@ def _refuse_with_fused_head(name: str, config) -> None:
         raise UsageError(f"--actor.fused_head does not go with {name} ({error}): leave it out") from None
 
 
+def _config_and_tokenizer(name: str) -> tuple:
+    from transformers import AutoConfig, AutoTokenizer
+
+    flag = f"--actor.model_name_or_path {name}"
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=True)
+    except Exception as error:  # a model's own code raises what it likes
+        reason = _first_line(error)
+        if not os.path.isdir(name):
+            reason = f"there is no folder {name}; a model of the Hub by that name was not found either: {reason}"
+        raise UsageError(
+            f"{flag} cannot be read ({reason}): give a Hub id that this machine can reach, or a folder that it sees"
+        ) from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
+        if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # some classes are made without their files
+            raise ValueError("its files are not there")
+    except Exception as error:
+        raise UsageError(
+            f"{flag} has no tokenizer that can be read ({_first_line(error)}): save its base model's there"
+        ) from None
+    return config, tokenizer
+
+
+def _head_size(config) -> int | None:
+    """Of the attention; None where the configuration does not say it."""
+    config = getattr(config, "text_config", None) or config
+    size, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
+    return getattr(config, "head_dim", None) or (size // heads if size and heads else None)
+
+
 def data(args: SimpleNamespace) -> str:
-    """The first row of every data set, and whether it has the columns."""
-    sets = [("--data.prompt_dataset", name, args.data.prompt_split) for name in _names(args.data.prompt_dataset)]
-    if not sets:
+    """The rows of every data set, of one that is no local file the first, and whether they have the columns."""
+    sets = [
+        (flag, name, split_flag, split)
+        for flag, names, split_flag, split in (
+            ("--data.prompt_dataset", args.data.prompt_dataset, "--data.prompt_split", args.data.prompt_split),
+            ("--eval.dataset", args.eval.dataset, "--eval.split", args.eval.split),
+        )
+        for name in _names(names)
+    ]
+    if not args.data.prompt_dataset:
         raise UsageError("--data.prompt_dataset is not given: name the prompts")
-    sets += [("--eval.dataset", name, args.eval.split) for name in _names(args.eval.dataset)]
-    for flag, name, split in sets:
-        if _ending(name) in TABLES and "://" not in name and not glob.glob(name):
+    keys = {"--data.input_key": args.data.input_key, "--data.label_key": args.data.label_key}
+    keys = {flag: key for flag, key in keys.items() if key}
+    for flag, name, split_flag, split in sets:
+        if not name:
+            raise UsageError(f"{flag} has an empty name between or after its commas: leave the comma out")
+        is_file = _ending(name) in TABLES and "://" not in name
+        if is_file and not glob.glob(name):
             raise UsageError(f"{flag} {name} is not a file on this machine: give one that is")
-        try:
-            row = _first_row(name, split)
-        except Exception as error:  # the readers of five formats and of the Hub raise what they like
-            raise UsageError(
-                f"{flag} {name} cannot be read ({_first_line(error)}): give a file that this machine sees, or a Hub "
-                "id that it can reach"
-            ) from None
-        for key_flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
-            if key and key not in row:
-                raise UsageError(f"{key_flag} {key} is no column of {name}: use one of {', '.join(row)}")
-    return ", ".join(name for _, name, _ in sets)
+        if args.use_ms and not os.path.exists(name):  # ModelScope's, which the job's processes ask
+            continue
+        _check_columns(flag, name, split_flag, split, keys)
+        if is_file:
+            rows.check(flag, name, split, list(keys.values()))
+    return ", ".join(name for _, name, _, _ in sets)
+
+
+def _check_columns(flag: str, name: str, split_flag: str, split: str, keys: dict[str, str]) -> None:
+    try:
+        row = _first_row(name, split)
+    except _NoSplit as error:
+        raise UsageError(f"{split_flag} {split} is no split of {name}: use one of {error}") from None
+    except StopIteration:
+        raise UsageError(f"{flag} {name} has no rows: give a data set that has some") from None
+    except Exception as error:  # the readers of five formats and of the Hub raise what they like
+        if _ending(name) in rows.JSON and (where := rows.malformed(name)):
+            raise UsageError(f"{flag} {where}: mend that row") from None
+        raise UsageError(
+            f"{flag} {name} cannot be read ({_first_line(error)}): give a file that this machine sees, or a Hub "
+            "id that it can reach"
+        ) from None
+    for key_flag, key in keys.items():
+        if key not in row:
+            raise UsageError(f"{key_flag} {key} is no column of {name}: use one of {', '.join(row)}")
+
+
+class _NoSplit(Exception):
+    """The data set has others; the message names them."""
 
 
 def _first_row(name: str, split: str) -> dict:
-    """The first row of a data set, named as OpenRLHF names them: a file, a folder, or `Hub id@folder`."""
+    """The first row of a data set, named as OpenRLHF names them: a file, a folder, or `Hub id@folder`.
+
+    Raises:
+        _NoSplit: it has no such split.
+    """
     import datasets
 
     path, _, folder = (part.strip() for part in name.partition("@"))
@@ -147,14 +219,44 @@ def _first_row(name: str, split: str) -> dict:
             data = datasets.load_from_disk(path)
         except Exception:  # nothing that `datasets` saved: for OpenRLHF then a folder of data files, or a Hub id
             data = datasets.load_dataset(path, data_dir=folder or None, streaming=True)
-    return next(iter(data[split] if isinstance(data, dict) else data))
+    if not isinstance(data, dict):
+        return next(iter(data))
+    if split not in data:
+        raise _NoSplit(", ".join(data))
+    return next(iter(data[split]))
+
+
+def _example(args: SimpleNamespace) -> tuple[str, object] | None:
+    """Prompt and label of the first row, as the reward function gets them. None where the row is not at hand."""
+    from openrlhf.datasets.prompts_dataset import preprocess_data
+    from transformers import AutoTokenizer
+
+    name, template = _names(args.data.prompt_dataset)[0], None
+    if args.use_ms and not os.path.exists(name):
+        return None
+    try:
+        row = _first_row(name, args.data.prompt_split)
+        if args.data.apply_chat_template:
+            tokenizer = AutoTokenizer.from_pretrained(args.actor.model_name_or_path, trust_remote_code=True)
+            template = tokenizer.apply_chat_template
+        keys = args.data.input_key, args.data.label_key
+        return preprocess_data(row, args.data.input_template, *keys, apply_chat_template=template)
+    except Exception as error:  # a template is a program
+        raise UsageError(
+            f"--data.prompt_dataset {name} gives no prompt ({sentence(error)}): mend its first row, or the template"
+        ) from None
 
 
 def reward(args: SimpleNamespace) -> str:
-    """What scores the responses; a Python file is imported."""
-    for script in _scripts(args):
+    """What scores the responses; a Python file is imported, and its `reward_func` is tried on the first row."""
+    if scripts := _scripts(args):
+        try:
+            example = _example(args)
+        except UsageError:  # which the checks of data and model say
+            example = None
+    for script in scripts:
         with _trial(*script) as outcome:
-            outcome()
+            outcome(example)
     if agent := args.train.agent_func_path:
         return f"agent {agent}"
     return ", ".join(args.reward.remote_url or [f"reward model {args.reward.model_name_or_path}"])
@@ -181,7 +283,8 @@ def _scripts(args: SimpleNamespace) -> list[tuple[str, str, str]]:
 def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
     """The import of a file in a process of its own, since it may hang or end its process.
 
-    The function given waits for the outcome. It raises `UsageError` if the file cannot be used.
+    The function given takes prompt and label of a row for its `reward_func` to be tried on, or None, and waits for the
+    outcome. It raises `UsageError` if the file cannot be used.
     """
     command = [sys.executable, "-c", f"from {__name__} import _answer; _answer()", path, name, flag]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -191,27 +294,32 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
         with suppress(OSError):  # none is left, or only another user's
             os.killpg(process.pid, signal.SIGKILL)
 
-    def outcome() -> None:
+    def outcome(example: tuple[str, object] | None = None) -> None:
+        pickle.dump(example, question)
+        question.flush()
+        os.write(asking, b"!")
         try:
             status = process.wait(FILE_SECONDS)
         except subprocess.TimeoutExpired:
-            raise UsageError(
-                f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs into the first call of "
-                f"{name}"
-            ) from None
+            status = None
         finally:
             end()
         answer.seek(0)
-        lines = answer.read().splitlines()
-        if not lines:
-            raise UsageError(f"{flag} {path} ends the process that imports it (status {status}): mend it")
-        if lines[-1] != "ok":
-            raise UsageError(lines[-1])
+        _judge(answer.read().splitlines(), status, path, name, flag)
 
     with (
         tempfile.TemporaryFile("w+") as answer,
+        tempfile.TemporaryFile() as question,
+        _forwarded(path) as output,
+        _pipe() as (asked, asking),
         subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=answer, start_new_session=True
+            [*command, str(question.fileno()), str(asked)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=answer,
+            stderr=output,
+            start_new_session=True,
+            pass_fds=(question.fileno(), asked),
         ) as process,
     ):
         try:
@@ -221,24 +329,109 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
                 end()
 
 
+def _judge(lines: list[str], status: int | None, path: str, name: str, flag: str) -> None:
+    """
+    Args:
+        lines: what the process of a trial has answered.
+        status: None if it had not ended in time.
+
+    Raises:
+        UsageError: the file cannot be used.
+    """
+    if not lines and status is None:
+        raise UsageError(
+            f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs into the first call of "
+            f"{name}"
+        )
+    if lines == [IMPORTED] and status is None:
+        notice(f"{flag} {path} was not tried to its end: its first call takes more than {FILE_SECONDS} s")
+    elif not lines or lines == [IMPORTED]:
+        raise UsageError(f"{flag} {path} ends the process that imports it (status {status}): mend it")
+    elif lines[-1].startswith(WARNING):
+        notice(lines[-1].removeprefix(WARNING))
+    elif lines[-1] != "ok":
+        raise UsageError(lines[-1])
+
+
+@contextmanager
+def _forwarded(path: str) -> Iterator[BinaryIO]:
+    """A file for what the process of a trial prints, which is then printed here, each line with the file's name.
+
+    Without that the console would take a line that looks like the trainer's for one.
+    """
+    with tempfile.TemporaryFile() as output:
+        try:
+            yield output
+        finally:
+            output.seek(0)
+            for line in output.read(OUTPUT_BYTES).decode(errors="replace").splitlines():
+                print(f"({os.path.basename(path)}) {line}", file=sys.stderr)
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
 def _answer() -> None:
-    """In the process of `_trial`: print `ok`, or what is wrong, as the last line."""
+    """In the process of `_trial`: print `ok`, or what is wrong or doubtful, as the last line."""
     _end_with_the_driver()
     from openrlhf_stare import worker
 
     answer, sys.stdout = sys.stdout, sys.stderr  # the file's own lines are no answer
     worker.install()  # for what the file imports
-    path, name, flag = sys.argv[1:]
+    path, name, flag = sys.argv[1:4]
+    question, asked = map(int, sys.argv[4:])
 
     try:
-        found = _find(path, name, flag)
+        function = _find(path, name, flag)
         if name == "AgentExecutor":
-            found()  # ours looks for its sandbox and its reward
-        said = "ok"
+            executor = function()  # ours looks for its sandbox and its reward
+            function = getattr(getattr(executor, "scorer", None), "reward_func", None)
+        print(IMPORTED, file=answer, flush=True)
+        os.read(asked, 1)  # until the row is there
+        example = pickle.loads(os.pread(question, os.fstat(question).st_size, 0))
+        said = _try_reward(function, f"{flag} {path}", *example) if function and example else "ok"
     except Exception as error:  # the file is the user's
         said = sentence(error)
     print(said, file=answer, flush=True)
     os._exit(0)  # a thread that the file started does not hold us up
+
+
+def _try_reward(function: Callable, name: str, prompt: str, label: object) -> str:
+    """Call a `reward_func` as OpenRLHF does, on an empty answer: `ok`, or a warning.
+
+    Raises:
+        UsageError: it cannot be called so, or what it returns is no reward.
+    """
+    try:
+        inspect.signature(function).bind([prompt], [prompt], [label])
+    except TypeError as error:
+        raise UsageError(
+            f"{name} has a reward_func that cannot be called ({error}): define reward_func(queries, prompts, labels)"
+        ) from None
+    from openrlhf_stare.rollout import reward_answers
+
+    try:
+        answer = function([prompt], [prompt], [label])
+    except Exception as error:  # the file is the user's
+        said = (
+            f"{name} raises {sentence(error)} ({reward_answers.place_of(error)}) on the first row and an empty answer"
+        )
+        if isinstance(error, (NameError, ImportError)):  # whatever the answer
+            raise UsageError(f"{said}: mend it") from None
+        return f"{WARNING}{said}: a response for which it does so is left out of training"
+    if problem := reward_answers.problem(answer):
+        raise UsageError(
+            f"{name} has a reward_func that returns {problem} on the first row and an empty answer, where "
+            f"{reward_answers.WANTED}: return that"
+        )
+    return "ok"
 
 
 def _end_with_the_driver() -> None:
@@ -306,7 +499,7 @@ def _ending(name: str) -> str:
 
 
 def _names(names: str | None) -> list[str]:
-    return [name.strip() for name in (names or "").split(",") if name.strip()]
+    return [name.strip() for name in names.split(",")] if names else []
 
 
 def sentence(error: Exception) -> str:

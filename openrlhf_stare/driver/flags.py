@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import sys
 
 from openrlhf_stare.actor_group.config import ActorConfig
 from openrlhf_stare.algorithms.control import EntropyControl
 from openrlhf_stare.driver import command, console, seams
 from openrlhf_stare.methods import base
-from openrlhf_stare.options import Options
+from openrlhf_stare.notices import printable
+from openrlhf_stare.options import Options, Secret, UsageError
+from openrlhf_stare.rollout.failing_rewards import FailedRewards
 from openrlhf_stare.rollout.sr_grpo import SrGrpoConfig
 from openrlhf_stare.tools.config import ToolConfig
 from openrlhf_stare.tpo.target import TpoConfig
 
 POLICY_LOSS = "stare"  # the default
 # First part of a flag -> where its options are, for what is no method.
-CONFIGS = {"actor": ActorConfig, "tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig}
+CONFIGS: dict[str, type[Options]] = {
+    "actor": ActorConfig,
+    "tpo": TpoConfig,
+    "sr_grpo": SrGrpoConfig,
+    "tool": ToolConfig,
+    "failed_rewards": FailedRewards,
+}
 ESTIMATOR = "--algo.advantage.estimator"
 
 
@@ -29,7 +38,14 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     """
     words = sys.argv[1:] if words is None else words
     parser = command.parser()
-    add_flags(parser, _own_method(words))
+    own = _own_method(words)
+    parts = {flag[2:].partition(".")[0] for flag in parser._option_string_actions} | {"entropy", *CONFIGS}
+    if own and base.part_of(own) in parts:
+        raise UsageError(
+            f"--policy_loss {own} cannot give its method the name {base.part_of(own)}, since other flags begin with "
+            f"--{base.part_of(own)}: give the file another name"
+        )
+    add_flags(parser, own)
     return parser.parse_args(words)
 
 
@@ -82,9 +98,8 @@ def add_flags(parser: argparse.ArgumentParser, own: str | None = None) -> None:
     _add_flags_of_the_start(group)
     console.add_flag(group)
     _add_options(group, own)
-
-    # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
-    parser.error = lambda message: parser.exit(2, f"train_ray: error: {' '.join(message.split())}\n")
+    _answer_with_one_line(parser)
+    parser._option_string_actions["--logger.wandb.key"].type = Secret
 
 
 def _add_flags_of_the_start(group: argparse._ArgumentGroup) -> None:
@@ -129,6 +144,26 @@ def _add_min_new_tokens(parser: argparse.ArgumentParser, group: argparse._Argume
     # It begins like flags of OpenRLHF's, whose abbreviations keep their meaning.
     by_prefix = parser._get_option_tuples
     parser._get_option_tuples = lambda word: [found for found in by_prefix(word) if found[0] is not added]
+
+
+def _answer_with_one_line(parser: argparse.ArgumentParser) -> None:
+    """argparse would print the usage of some 150 flags before a sentence about a bad one."""
+
+    def error(message: str) -> None:
+        message = printable(" ".join(message.split()))
+        if message.startswith("unrecognized arguments: "):
+            message += _did_you_mean(message.split()[2:], [*parser._option_string_actions])
+        parser.exit(2, f"train_ray: error: {message}\n")
+
+    parser.error = error
+
+
+def _did_you_mean(unknown: list[str], flags: list[str]) -> str:
+    """The flags that are nearest to unknown ones, as a question; "" without any."""
+    typed = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+    near = [difflib.get_close_matches(word, flags, n=1, cutoff=0.7) for word in typed]
+    near = [names[0] for names in near if names]
+    return f" (did you mean {', '.join(near)}?)" if near else ""
 
 
 def _add_options(group: argparse._ArgumentGroup, own: str | None) -> None:

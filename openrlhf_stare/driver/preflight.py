@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import openrlhf_stare
+from openrlhf_stare import runtime
 from openrlhf_stare.driver import cluster, files, resources
+from openrlhf_stare.notices import printable
 from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import refuse
 
 # How long all nodes together may take; one that has not answered by then is reported. On a cold node importing the
 # stack from a network file system takes minutes.
@@ -132,12 +135,14 @@ def _ask_cluster(args: SimpleNamespace, variables: dict[str, str]) -> list[Row]:
                 f"{total.get('GPU', 0):g} of {needs.gpus} GPUs and {total.get('CPU', 0):g} of {needs.cpus} CPUs; the "
                 "job will ask the cluster's autoscaler for the rest and wait"
             )
-        cluster.check(args, total)
+        refuse(*cluster.unfit(args, total))
         if needs.gpus > free.get("GPU", 0):
             raise UsageError(
                 f"the job needs {needs.gpus} GPUs, and {free.get('GPU', 0):g} of {total['GPU']:g} are free: end the "
                 "other jobs (`ray job list`), or the job waits for them"
             )
+        if runtime.OWN_RAY in total:
+            return f"no GPU: {needs.gpus} processes stand for GPUs on {os.cpu_count()} cores"
         return f"{needs.gpus} of {total['GPU']:g} GPUs, {needs.cpus} of {total['CPU']:g} CPUs"
 
     return [_row("cluster", f"{len(_alive())} nodes", enough)]
@@ -209,4 +214,4 @@ def _print(rows: list[Row]) -> None:
         table.append((check, " ".join(merged[check, ok, found]), "ok" if ok else "FAIL", found))
     widths = [max(len(line[column]) for line in table) for column in range(3)]
     for line in table:
-        print("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]]))
+        print(printable("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]])))

@@ -53,7 +53,10 @@ class StareConfig(Options):
         "auto", "how thresholds are found: gathering (kthvalue), counting (radix), or by batch size (auto)", SELECTIONS
     )
     record_tokens: int = option(
-        0, "responses of each rollout that are written down token by token; 0 for none", within="[0, inf)"
+        0,
+        "responses of each rollout that are written down token by token; 0 for none",
+        within="[0, inf)",
+        under_every_loss=True,
     )
 
 

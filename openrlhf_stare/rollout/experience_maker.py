@@ -25,7 +25,9 @@ from torch import Tensor
 from openrlhf_stare.algorithms.groups import all_equal
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import notice
+from openrlhf_stare.options import given
 from openrlhf_stare.replacing import replaced
+from openrlhf_stare.rollout.failing_rewards import FailedRewards, RewardWatch
 from openrlhf_stare.rollout.sr_grpo import soft_advantage
 
 COMPUTE_REWARD = "openrlhf.trainer.ppo_utils.experience_maker.compute_reward"
@@ -41,15 +43,18 @@ class StareExperienceMaker(experience_maker.RemoteExperienceMaker):
         if self.advantage_estimator == "sr_grpo":
             # By this name OpenRLHF spreads rewards over tokens; all estimators of groups do it in the same way.
             self.advantage_estimator = "dr_grpo"
+        self.reward_watch = RewardWatch(FailedRewards(**given(self.strategy.args, "failed_rewards")))
 
     def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:
         """OpenRLHF's step.
 
         Raises:
+            RewardsFail: in too many rollouts in a row most responses had no finite reward.
             RuntimeError: no response of the rollout has a finite reward and advantage.
         """
         masks = [experience.action_mask for experience in experiences]
         lost = [~torch.isfinite(experience.rewards.float()) for experience in experiences]
+        self.reward_watch.count(int(torch.cat(lost).sum()), sum(map(len, lost)))
         for experience, rows in zip(experiences, lost, strict=True):
             experience.action_mask = experience.action_mask.masked_fill(rows.unsqueeze(-1), 0)
             experience.rewards = experience.rewards.masked_fill(rows, 0)

@@ -18,13 +18,12 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import openrlhf.trainer.ppo_utils.samples_generator as samples_generator
 import torch
 
-from openrlhf_stare.dealing import dealing_unit
+from openrlhf_stare.dealing import evenly_dealt
 from openrlhf_stare.notices import notice
 
 
@@ -115,14 +114,3 @@ def _give_all_the_same_figures(samples: list) -> None:
     for sample in samples:
         for name in names - sample.info.keys():
             sample.info[name] = torch.tensor([math.nan])
-
-
-def evenly_dealt(count: int, args: SimpleNamespace) -> int:
-    """How many of a rollout's first `count` responses OpenRLHF deals in equal shares to all data-parallel ranks.
-
-    Whole prompt groups only. A rollout shorter than `--rollout.batch_size` prompts is also cut to whole optimizer
-    steps: gradients of a begun one would wait for the next rollout, whose loss is normalised without them.
-    """
-    short = count < args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    unit = dealing_unit(args, whole_steps=short)
-    return count // unit * unit
