@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 
-from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import Finding
 
 # Set to 1 or 0 it overrides the choice; the driver sets it for all the processes it starts.
 CPU_VARIABLE = "OPENRLHF_STARE_CPU"
@@ -44,14 +45,10 @@ def prepare_process() -> None:
         cpu.install()
 
 
-def check_arguments(args: SimpleNamespace) -> None:
-    """Refuse the flags that cannot work on a CPU, if this is one.
-
-    Raises:
-        UsageError: a flag asks for what needs a GPU.
-    """
+def needs_a_gpu(args: SimpleNamespace) -> Iterator[Finding]:
+    """The flags that cannot work on a CPU, if this is one."""
     if cpu := _chosen():
-        cpu.check_arguments(args)
+        yield from cpu.needs_a_gpu(args)
 
 
 def set_arguments(args: SimpleNamespace) -> None:
@@ -60,17 +57,14 @@ def set_arguments(args: SimpleNamespace) -> None:
         cpu.set_arguments(args)
 
 
-def check_cluster(available: dict[str, float]) -> None:
-    """Refuse a cluster with real GPUs whose driver sees none.
-
-    Raises:
-        UsageError: the driver's choice of the CPU runtime is wrong for the cluster.
-    """
+def driver_without_a_gpu(available: dict[str, float]) -> Iterator[Finding]:
+    """A cluster with real GPUs, of which these are the totals, has a driver that sees one, or the job says so."""
     accelerators = [name for name in available if name.startswith("accelerator_type:")]
     if accelerators and on_cpu() and OWN_RAY not in available:
-        raise UsageError(
-            f"torch sees no GPU where the driver runs, but the Ray cluster has {', '.join(accelerators)}: "
-            f"set {CPU_VARIABLE}=0 in the job's environment"
+        yield Finding(
+            "torch",
+            f"sees no GPU where the driver runs, but the Ray cluster has {', '.join(accelerators)}",
+            f"set {CPU_VARIABLE}=0 in the job's environment",
         )
 
 

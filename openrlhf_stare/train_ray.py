@@ -17,6 +17,7 @@ from openrlhf_stare import runtime, tools, worker
 from openrlhf_stare.driver import checks, cluster, command, console, files, flags, paths, preflight, resources, seams
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import refuse
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def run() -> int:
     for warning in warnings:
         notice(warning)
     if not given.dry_run:  # which is for a cluster elsewhere, whatever this machine has
-        runtime.check_arguments(given)
+        refuse(runtime.needs_a_gpu(given))
     # For the agent. OpenRLHF's own checks write "agent" in the reward's place.
     variables = tools.environment(given)
     os.environ.update(variables)
@@ -48,8 +49,7 @@ def run() -> int:
     args = command.settle(flat)
     paths.make_absolute(args)
     runtime.set_arguments(args)
-    resources.check_batches(args)
-    resources.check_sharing(args)
+    refuse(resources.uneven_batches(args), resources.more_ranks_than_gpus(args))
     if args.preflight:
         return preflight.run(args, warnings, variables)
     if not args.no_checks:

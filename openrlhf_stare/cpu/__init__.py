@@ -1,15 +1,16 @@
 """What lets OpenRLHF, DeepSpeed and vLLM run where there is no GPU. Imported only there.
 
-`environment` and `set_arguments` say how a job is set up, `check_arguments` what cannot work;
+`environment` and `set_arguments` say how a job is set up, `needs_a_gpu` what cannot work;
 `install` announces the work-arounds of a process (patches.py), each of which waits for the import of what it mends.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from types import SimpleNamespace
 
-from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import Finding
 from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
 
 
@@ -30,12 +31,8 @@ def environment() -> dict[str, str]:
     return {name: os.environ.get(name, value) for name, value in defaults.items()}
 
 
-def check_arguments(args: SimpleNamespace) -> None:
-    """Refuse the flags that cannot work on a CPU; some would hang.
-
-    Raises:
-        UsageError: a flag asks for what needs a GPU.
-    """
+def needs_a_gpu(args: SimpleNamespace) -> Iterator[Finding]:
+    """The flags that cannot work on a CPU; some would hang."""
     switches = {
         "--vllm.sync_with_ray": args.vllm.sync_with_ray,
         "--vllm.enable_sleep": args.vllm.enable_sleep and args.train.colocate_all,  # OpenRLHF ignores it otherwise
@@ -52,10 +49,10 @@ def check_arguments(args: SimpleNamespace) -> None:
     elsewhere = "or set OPENRLHF_STARE_CPU=0 in the job's environment if the Ray cluster has GPUs"
     for flag, given in switches.items():
         if given:
-            raise UsageError(f"{flag} needs a GPU, and torch sees none here: leave it out, {elsewhere}")
+            yield Finding(flag, "needs a GPU, and torch sees none here", f"leave it out, {elsewhere}")
     for flag, size in sizes.items():
         if size > 1:
-            raise UsageError(f"{flag} {size} needs GPUs, and torch sees none here: use 1, {elsewhere}")
+            yield Finding(f"{flag} {size}", "needs GPUs, and torch sees none here", f"use 1, {elsewhere}")
 
 
 def set_arguments(args: SimpleNamespace) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 from openrlhf_stare import runtime, worker
 from openrlhf_stare.driver import console, resources
 from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import Finding, refuse
 
 CONNECT_SECONDS = 10
 
@@ -49,19 +50,14 @@ def start(init: Callable, args: SimpleNamespace, variables: dict[str, str], runt
         from openrlhf_stare.driver import scaling  # imports Ray
 
         scaling.wait_for_resources(args)
-        check(args, ray.cluster_resources())
+        refuse(*unfit(args, ray.cluster_resources()))
         console.end_phase("Ray")
     return context
 
 
-def check(args: SimpleNamespace, available: dict[str, float]) -> None:
-    """Compare a job with the cluster's totals, `ray.cluster_resources()`.
-
-    Raises:
-        UsageError: the cluster is too small, or the CPU runtime is wrong for it.
-    """
-    resources.check(args, available)
-    runtime.check_cluster(available)
+def unfit(args: SimpleNamespace, available: dict[str, float]) -> tuple[Iterator[Finding], ...]:
+    """What is wrong with a cluster with these totals, `ray.cluster_resources()`, for the job."""
+    return resources.too_small(args, available), runtime.driver_without_a_gpu(available)
 
 
 def job_wide(runtime_env: dict) -> dict:

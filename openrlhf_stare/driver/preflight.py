@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import openrlhf_stare
 from openrlhf_stare.driver import cluster, files, resources
 from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import refuse
 
 # How long all nodes together may take; one that has not answered by then is reported. On a cold node importing the
 # stack from a network file system takes minutes.
@@ -132,7 +133,7 @@ def _ask_cluster(args: SimpleNamespace, variables: dict[str, str]) -> list[Row]:
                 f"{total.get('GPU', 0):g} of {needs.gpus} GPUs and {total.get('CPU', 0):g} of {needs.cpus} CPUs; the "
                 "job will ask the cluster's autoscaler for the rest and wait"
             )
-        cluster.check(args, total)
+        refuse(*cluster.unfit(args, total))
         if needs.gpus > free.get("GPU", 0):
             raise UsageError(
                 f"the job needs {needs.gpus} GPUs, and {free.get('GPU', 0):g} of {total['GPU']:g} are free: end the "

@@ -5,10 +5,11 @@ And whether the ranks of each model can share an optimizer step's batch, which D
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import Finding
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,10 @@ def required(args: SimpleNamespace) -> Needs:
     return Needs(gpus=gpus, cpus=gpus + 1, parts=tuple(parts))
 
 
-def check_batches(args: SimpleNamespace) -> None:
-    """Compare the batch of an optimizer step with the ranks of every model: each is to get whole micro-batches.
+def uneven_batches(args: SimpleNamespace) -> Iterator[Finding]:
+    """Each rank of every model is to get whole micro-batches of an optimizer step's batch.
 
-    Args:
-        args: as for `required`.
-
-    Raises:
-        UsageError: they do not divide it. DeepSpeed asks it of models that do not train, too.
+    DeepSpeed asks it of models that do not train, too. `args` as for `required`.
     """
     batch, micro_batch = args.train.batch_size, args.train.micro_batch_size
     models = []
@@ -81,21 +78,18 @@ def check_batches(args: SimpleNamespace) -> None:
         what, ranks = _ranks(prefix, name, getattr(args, prefix))
         ranks //= args.ds.ring_attn_size * args.ds.tensor_parallel_size
         if ranks == 0 or batch % (ranks * micro_batch):
-            remedy = f"give a multiple of {ranks * micro_batch}, or other sizes" if ranks else "give it more ranks"
-            raise UsageError(
-                f"--train.batch_size {batch} cannot be split into micro-batches of --train.micro_batch_size "
-                f"{micro_batch} for the {ranks} data-parallel ranks of {what}: {remedy}"
+            yield Finding(
+                f"--train.batch_size {batch}",
+                f"cannot be split into micro-batches of --train.micro_batch_size {micro_batch} for the {ranks} "
+                f"data-parallel ranks of {what}",
+                f"give a multiple of {ranks * micro_batch}, or other sizes" if ranks else "give it more ranks",
             )
 
 
-def check_sharing(args: SimpleNamespace) -> None:
-    """Compare critic and reward model with the actor whose GPUs they share.
+def more_ranks_than_gpus(args: SimpleNamespace) -> Iterator[Finding]:
+    """Critic and reward model have no more ranks than the actor whose GPUs they share.
 
-    Args:
-        args: as for `required`.
-
-    Raises:
-        UsageError: one of them has more ranks than there are GPUs. Ray says so after the engines have loaded.
+    Ray says so after the engines have loaded. `args` as for `required`.
     """
     has_critic = bool(args.critic.model_name_or_path)
     if not args.train.colocate_all or (has_critic and args.train.colocate_critic_reward):
@@ -105,28 +99,26 @@ def check_sharing(args: SimpleNamespace) -> None:
     for prefix, (name, there) in has.items():
         what, ranks = _ranks(prefix, name, getattr(args, prefix))
         if there and ranks > gpus:
-            raise UsageError(
-                f"--train.colocate_all has the {ranks} ranks of {what} share the actor's {gpus} GPUs: give it {gpus} "
-                "ranks or fewer"
+            yield Finding(
+                "--train.colocate_all",
+                f"has the {ranks} ranks of {what} share the actor's {gpus} GPUs",
+                f"give it {gpus} ranks or fewer",
             )
 
 
-def check(args: SimpleNamespace, available: dict[str, float]) -> None:
-    """Compare a job with the cluster's totals, `ray.cluster_resources()`.
-
-    Raises:
-        UsageError: the cluster is too small, however long the job waits.
-    """
+def too_small(args: SimpleNamespace, available: dict[str, float]) -> Iterator[Finding]:
+    """The cluster with these totals, `ray.cluster_resources()`, can take the job at some time."""
     needs = required(args)
     if needs.fit(available):
         return
     gpus, cpus = available.get("GPU", 0), available.get("CPU", 0)
     parts = ", ".join(f"{count} for {what}" for what, count in needs.parts)
-    raise UsageError(
-        f"the job needs {needs.gpus} GPUs ({parts}) and {needs.cpus} CPUs (one for each GPU and one for the trainer), "
-        f"but the Ray cluster has {gpus:g} GPUs and {cpus:g} CPUs: lower these flags, or start the cluster with "
-        f"`ray start --head --num-gpus={needs.gpus} --num-cpus={needs.cpus}` or with more nodes, for which "
-        "--wait_for_resources SECONDS waits"
+    yield Finding(
+        "the job",
+        f"needs {needs.gpus} GPUs ({parts}) and {needs.cpus} CPUs (one for each GPU and one for the trainer), but the "
+        f"Ray cluster has {gpus:g} GPUs and {cpus:g} CPUs",
+        f"lower these flags, or start the cluster with `ray start --head --num-gpus={needs.gpus} "
+        f"--num-cpus={needs.cpus}` or with more nodes, for which --wait_for_resources SECONDS waits",
     )
 
 

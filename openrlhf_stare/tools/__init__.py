@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+
+from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import Finding
 
 AGENT = Path(__file__).with_name("agent.py")
 SETTINGS = "OPENRLHF_STARE_TOOL"  # the environment variable by which the job's options reach its agents, as JSON
 
 
-def check(args: SimpleNamespace) -> None:
-    """Check what a job with OpenRLHF's nested arguments needs for the tool, if it has one.
+def cannot_run(args: SimpleNamespace) -> Iterator[Finding]:
+    """What a job with OpenRLHF's nested arguments lacks for the tool, if it has one.
 
     Raises:
-        ValueError: there is nothing to score responses with, or no sandbox works here. The message is one sentence.
+        UsageError: no sandbox works here.
     """
     from openrlhf_stare.tools import config, sandbox
 
@@ -23,16 +27,17 @@ def check(args: SimpleNamespace) -> None:
     if not agent or not is_ours(agent):
         return
     if not reward:
-        raise ValueError(
-            f"--train.agent_func_path {agent} has nothing to score responses with: "
-            "give --reward.remote_url a Python file with a reward_func, or the address of a server"
+        yield Finding(
+            f"--train.agent_func_path {agent}",
+            "has nothing to score responses with",
+            "give --reward.remote_url a Python file with a reward_func, or the address of a server",
         )
     if reward.endswith(".py") and not Path(reward).is_file():
-        raise ValueError(f"--reward.remote_url {reward} is not there: give the path of your reward function")
+        yield Finding(f"--reward.remote_url {reward}", "is not there", "give the path of your reward function")
     try:
         sandbox.check(config.ToolConfig(**vars(args.tool)))
     except sandbox.SandboxMissing as error:
-        raise ValueError(str(error)) from None
+        raise UsageError(str(error)) from None
 
 
 def is_ours(agent: str) -> bool:

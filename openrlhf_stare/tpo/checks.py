@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 from openrlhf_stare.dealing import data_parallel_ranks, dealing_unit
-from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import Finding
 
 
-def refuse_with_tpo(args: SimpleNamespace) -> None:
-    """Refuse what would change TPO's objective without a word, or what it cannot run with.
-
-    Raises:
-        UsageError: the arguments cannot go with `--policy_loss tpo`.
-    """
+def cannot_go_with_tpo(args: SimpleNamespace) -> Iterator[Finding]:
+    """What would change TPO's objective without a word, or what it cannot run with."""
+    if args.policy_loss != "tpo":
+        return
     samples = args.rollout.n_samples_per_prompt
     if samples < 2:
-        raise UsageError(
-            f"--rollout.n_samples_per_prompt {samples} cannot go with --policy_loss tpo, which compares the responses "
-            "of a prompt: give at least 2"
+        yield Finding(
+            f"--rollout.n_samples_per_prompt {samples}",
+            "cannot go with --policy_loss tpo, which compares the responses of a prompt",
+            "give at least 2",
         )
     for wrong, flag, reason, remedy in (*_other_objectives(args), *_split_groups(args)):
         if wrong:
-            raise UsageError(f"{flag} cannot go with --policy_loss tpo, since {reason}: {remedy}")
+            yield Finding(flag, f"cannot go with --policy_loss tpo, since {reason}", remedy)
 
 
 def _other_objectives(args: SimpleNamespace) -> list[tuple[bool, str, str, str]]:

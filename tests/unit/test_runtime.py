@@ -7,10 +7,11 @@ import pytest
 
 from openrlhf_stare import cpu, runtime
 from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import refuse
 
 
 def arguments() -> SimpleNamespace:
-    """The flags that `check_arguments` looks at, with OpenRLHF's defaults."""
+    """The flags that `needs_a_gpu` looks at, with OpenRLHF's defaults."""
     return SimpleNamespace(
         vllm=SimpleNamespace(sync_with_ray=False, enable_sleep=False, tensor_parallel_size=1),
         ds=SimpleNamespace(
@@ -31,7 +32,7 @@ def set_flag(args: SimpleNamespace, flag: str, value) -> None:
 
 
 def test_openrlhfs_defaults_can_run():
-    cpu.check_arguments(arguments())
+    refuse(cpu.needs_a_gpu(arguments()))
 
 
 @pytest.mark.parametrize(
@@ -48,16 +49,16 @@ def test_a_switch_that_needs_a_gpu_is_refused_by_name(flag):
     args = arguments()
     set_flag(args, flag, True)
     with pytest.raises(UsageError, match=f"^{flag} needs a GPU.*leave it out, or set OPENRLHF_STARE_CPU=0"):
-        cpu.check_arguments(args)
+        refuse(cpu.needs_a_gpu(args))
 
 
 def test_vllm_sleep_is_refused_where_openrlhf_would_use_it():
     args = arguments()
     args.vllm.enable_sleep = True
-    cpu.check_arguments(args)  # OpenRLHF ignores it without --train.colocate_all
+    refuse(cpu.needs_a_gpu(args))  # OpenRLHF ignores it without --train.colocate_all
     args.train.colocate_all = True
     with pytest.raises(UsageError, match="--vllm.enable_sleep"):
-        cpu.check_arguments(args)
+        refuse(cpu.needs_a_gpu(args))
 
 
 @pytest.mark.parametrize("flag", ["--vllm.tensor_parallel_size", "--ds.tensor_parallel_size", "--ds.ring_attn_size"])
@@ -65,14 +66,14 @@ def test_a_size_that_needs_gpus_is_refused_with_its_value(flag):
     args = arguments()
     set_flag(args, flag, 2)
     with pytest.raises(UsageError, match=f"^{flag} 2 needs GPUs.*use 1, or set OPENRLHF_STARE_CPU=0"):
-        cpu.check_arguments(args)
+        refuse(cpu.needs_a_gpu(args))
 
 
 def test_the_driver_of_a_cluster_with_gpus_must_not_choose_the_cpu_runtime(monkeypatch):
     monkeypatch.setenv("OPENRLHF_STARE_CPU", "1")
-    runtime.check_cluster({"CPU": 8.0, "GPU": 4.0, "memory": 1e9})  # logical GPUs
+    refuse(runtime.driver_without_a_gpu({"CPU": 8.0, "GPU": 4.0, "memory": 1e9}))  # logical GPUs
     with pytest.raises(UsageError, match="accelerator_type:H100.*set OPENRLHF_STARE_CPU=0"):
-        runtime.check_cluster({"CPU": 8.0, "GPU": 4.0, "accelerator_type:H100": 1.0})
+        refuse(runtime.driver_without_a_gpu({"CPU": 8.0, "GPU": 4.0, "accelerator_type:H100": 1.0}))
 
 
 def test_a_ray_of_its_own_on_the_cpu_of_a_machine_with_a_gpu_is_no_such_cluster(monkeypatch):
@@ -81,7 +82,7 @@ def test_a_ray_of_its_own_on_the_cpu_of_a_machine_with_a_gpu_is_no_such_cluster(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     started = runtime.own_ray(3, 4)
     assert started["num_gpus"] == 3 and "CUDA_VISIBLE_DEVICES" not in os.environ
-    runtime.check_cluster({"CPU": 4.0, "GPU": 3.0, "accelerator_type:RTX": 1.0, **started["resources"]})
+    refuse(runtime.driver_without_a_gpu({"CPU": 4.0, "GPU": 3.0, "accelerator_type:RTX": 1.0, **started["resources"]}))
     monkeypatch.setenv("OPENRLHF_STARE_CPU", "0")
     assert runtime.own_ray(3, 4) == {}
 

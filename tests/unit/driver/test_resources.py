@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from openrlhf_stare.driver import resources
 from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import refuse
 
 OPENRLHF = Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
 
@@ -69,13 +70,13 @@ def arguments(**given) -> Nested:
     ],
 )
 def test_models_that_share_the_actors_gpus_have_no_more_ranks(given, refused):
-    resources.check_sharing(arguments(**given))  # nothing is shared
+    refuse(resources.more_ranks_than_gpus(arguments(**given)))  # nothing is shared
     args = arguments(**given, train__colocate_all=True)
     if refused is None:
-        resources.check_sharing(args)
+        refuse(resources.more_ranks_than_gpus(args))
         return
     with pytest.raises(UsageError, match=f"{refused}.num_gpus_per_node .* share the actor's 2 GPUs: give it 2 ranks"):
-        resources.check_sharing(args)
+        refuse(resources.more_ranks_than_gpus(args))
 
 
 EVERYTHING = {"algo__kl__init_coef": 0.01, "critic__model_name_or_path": "critic", "reward__remote_url": None}
@@ -205,7 +206,7 @@ def test_the_sum_is_what_openrlhf_asks_ray_for(args):
 
 @pytest.mark.parametrize("available", [{"GPU": 3.0, "CPU": 4.0}, {"GPU": 8.0, "CPU": 64.0, "memory": 1e9}])
 def test_a_cluster_that_is_large_enough_is_no_matter(available):
-    resources.check(arguments(), available)
+    refuse(resources.too_small(arguments(), available))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_a_cluster_that_is_large_enough_is_no_matter(available):
 )
 def test_a_cluster_that_is_too_small_is_named_with_the_needs_and_the_line_that_would_do(available, has):
     with pytest.raises(UsageError) as caught:
-        resources.check(arguments(), available)
+        refuse(resources.too_small(arguments(), available))
     sentence = str(caught.value)
     assert f"has {has}" in sentence
     assert "3 GPUs (2 for the actor (" in sentence and "1 for the vLLM engines (" in sentence
@@ -248,7 +249,7 @@ EIGHT = {f"{model}__num_gpus_per_node": 8 for model in ("actor", "critic", "ref"
     ],
 )
 def test_a_batch_that_the_ranks_share_is_no_matter(given):
-    resources.check_batches(arguments(**given))
+    refuse(resources.uneven_batches(arguments(**given)))
 
 
 @pytest.mark.parametrize(
@@ -265,7 +266,7 @@ def test_a_batch_that_the_ranks_share_is_no_matter(given):
 )
 def test_a_batch_that_they_cannot_share_names_the_flags_and_the_remedy(given, model, ranks, remedy):
     with pytest.raises(UsageError) as caught:
-        resources.check_batches(arguments(**given))
+        refuse(resources.uneven_batches(arguments(**given)))
     sentence = str(caught.value)
     assert "--train.batch_size 128" in sentence and "--train.micro_batch_size 4" in sentence
     assert f"{ranks} data-parallel ranks of" in sentence and f"--{model}.num_gpus_per_node" in sentence
