@@ -65,7 +65,9 @@ class Options:
             value, choices, within = (getattr(self, field.name), *map(field.metadata.get, ("choices", "within")))
             if field.metadata.get("percent") and isinstance(value, str):
                 is_share = share(value) is not None and 0 < share(value) < math.inf
-                self.require(field.name, is_share, "is neither a number nor a percentage above 0", "give one, such as 50%")
+                self.require(
+                    field.name, is_share, "is neither a number nor a percentage above 0", "give one, such as 50%"
+                )
             elif choices:
                 self.require(field.name, value in choices, f"is not one of {', '.join(choices)}", "choose one of them")
             elif isinstance(field.default, bool):

@@ -17,12 +17,12 @@ import torch
 from openrlhf_stare.actor_group.entropy_meter import EntropyMeter
 from openrlhf_stare.actor_group.policy_loss import MethodLoss
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, responses_to_record
-from openrlhf_stare.algorithms.control import EntropyController, PolicyCollapsed
+from openrlhf_stare.algorithms.control import STUCK_ROLLOUTS, EntropyController, EntropyOutOfRange
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
+from openrlhf_stare.algorithms.verdict import BAND
 from openrlhf_stare.fixes.saving import remedy
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, notice
-from openrlhf_stare.options import given
 from openrlhf_stare.tpo.trainer import TargetTrainer
 
 
@@ -49,11 +49,11 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             ray.get([engine.get_num_unfinished_requests.remote() for engine in vllm_engines])
             notice(ENGINES_READY)
         args, method = strategy.args, base.chosen(strategy.args.policy_loss)
-        trainer, loss, self.part = ppo_actor.ActorPPOTrainer, ppo_actor.PolicyLoss, base.part_of(args.policy_loss)
+        trainer, loss, self.part = ppo_actor.ActorPPOTrainer, ppo_actor.PolicyLoss, base.name_of(args.policy_loss)
         if args.policy_loss == "tpo":
             trainer = TargetTrainer
         elif method:
-            loss = functools.partial(MethodLoss, method, method.Options(**given(args, self.part)))
+            loss = functools.partial(MethodLoss, method, base.options_of(method, args))
         # The names by which OpenRLHF's code makes the two.
         with patch.multiple(ppo_actor, ActorPPOTrainer=trainer, PolicyLoss=loss):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
@@ -61,11 +61,11 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         self.loss = self.trainer.actor_loss_fn if method else None
         if self.loss:
             self.loss.group = self.dp_group
-        control = base.entropy_control(method, given(args, "entropy"))
+        control = base.control_of(args)
         self.controller = EntropyController(control, self.loss.method.strengths if self.loss else ())
         self.meter = EntropyMeter(self.actor, control.measure, self.loss)
         self._restore(self.checkpoint_states)
-        self._told_of_no_advantage = False
+        self._told_of_no_advantage = self._told_of_a_bound = False
         self.record = None
         if (responses := responses_to_record(args)) and strategy.is_rank_0():
             self.record = TokenRecord(record_folder(args), responses, self.tokenizer)
@@ -114,14 +114,17 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         """Entropy, strengths and statistics of the rollout in the buffer, before the first optimizer step.
 
         Raises:
-            PolicyCollapsed: the entropy has stayed below `--entropy.stop_below` for too long, on all ranks.
+            EntropyOutOfRange: the entropy has stayed out of its bounds for too long, on all ranks.
         """
         tokens = self._buffered_tokens()
         entropy, authority = self._batch_entropy(tokens)
         figures = {"entropy/mean": entropy, "entropy/authority": authority}
-        controller, strengths = self.controller, self.controller.update(entropy)
-        if controller.collapse:
-            raise PolicyCollapsed(controller.collapse)
+        controller, is_first = self.controller, self.controller.first_entropy is None
+        strengths = controller.update(entropy)
+        if is_first and (sentence := controller.percentages):
+            self._notice(sentence)
+        if controller.stop:
+            raise EntropyOutOfRange(controller.stop)
         if not self.loss:
             return figures
         if not math.isfinite(entropy):
@@ -131,15 +134,27 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             "entropy/gate_on": float(controller.gate_on),
             "entropy/effort": controller.effort,
         }
-        figures |= {f"{self.part}/{name}": value for name, value in controller.values.items()}
+        figures |= {self.loss.method.figure(name): value for name, value in controller.values.items()}
         figures |= self.loss.open_rollout(tokens, strengths)
-        if authority == 0 and not self._told_of_no_advantage and self.loss.method.entropy_coefficient() is None:
+        self._tell_of_limits(authority)
+        return figures
+
+    def _tell_of_limits(self, authority: float) -> None:
+        """Say once that the method cannot act, and once that it does all it may and it is too little."""
+        stuck = self.controller.stuck_rollouts
+        if stuck >= STUCK_ROLLOUTS and not self._told_of_a_bound:
+            self._told_of_a_bound = True
+            self._notice(
+                f"For {stuck} rollouts in a row the entropy was more than {100 * BAND:.0f} % off its target with the "
+                f"method at its bound, and {100 * authority:.0f} % of the tokens of the last one have an advantage: "
+                "raise the bound, or where that share is small give prompts whose responses differ in reward"
+            )
+        if authority == 0 and not self._told_of_no_advantage and self.loss.method.needs_advantages:
             self._told_of_no_advantage = True
             self._notice(
                 "No token of this rollout has an advantage, as where every group has equal rewards, so no method that "
                 "acts through advantages can raise the entropy (entropy/authority)"
             )
-        return figures
 
     def _buffered_tokens(self) -> base.Tokens:
         """(N,), this rank's action tokens, all responses of the replay buffer."""
@@ -187,8 +202,8 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
 
     def _flags(self) -> dict[str, object]:
         """The options of the controller and of the method, by flag."""
-        parts = {"entropy": self.controller.control} | ({self.part: self.loss.method.options} if self.loss else {})
-        return {f"{part}.{name}": value for part, options in parts.items() for name, value in vars(options).items()}
+        flags = {f"entropy.{name}": value for name, value in vars(self.controller.control).items()}
+        return flags | (self.loss.method.flags() if self.loss else {})
 
     def _restore(self, checkpoint: dict) -> None:
         """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow.
@@ -205,18 +220,13 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
                 self.controller.load_state_dict(state["controller"])
             return
         if state is None:
-            if "stare" in checkpoint:
-                raise ValueError(
-                    "the checkpoint has the controller of an earlier openrlhf-stare, which this one cannot read: "
-                    "resume with that version, or start from the model that it saved, without --ckpt.load_enable"
-                )
             self._notice("The checkpoint has no state of the entropy's controller, which starts fresh")
             return
         saved = state["flags"]
         differing = [flag for flag, value in flags.items() if saved.get(flag, value) != value]
         # What the strengths start from, or how they move: the saved values would not be what the flags ask for.
         names = {strength.name for strength in self.loss.method.strengths}
-        starts = {f"{self.part}.{name}" for name in names}
+        starts = {self.loss.method.figure(name).replace("/", ".") for name in names}
         fresh = (
             state["method"] != self.part
             or state["controller"]["values"].keys() != names  # STARE has another one under C2
@@ -229,6 +239,6 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             start = "starts fresh" if fresh else "goes on from the checkpoint"
             self._notice(f"The flags win where the checkpoint differs ({changes}); the controller {start}")
         if fresh:
-            self.controller.updates = state["controller"]["updates"]  # a target's line goes on over the whole run
+            self.controller.follow(state["controller"])
         else:
             self.controller.load_state_dict(state["controller"])

@@ -9,14 +9,14 @@ Its four schedules; H is the mean entropy of the rollout's tokens over all ranks
                acts only while H < H_tgt, else neutral
     pi         e = (H_tgt - H) / H_tgt      I <- clip(I + k_i e, 0, 1)      u = clip(k_p e + I, 0, 1)
                neutral + u (bound - neutral), on a log scale neutral (bound / neutral)^u; acts while u > 0
-               with the sides `both`, I and u are clipped to -1 and 1, and for u < 0 |u| leads to the strength's counter
+               with `sides` both, I and u are clipped to -1 and 1, and for u < 0 |u| leads to the counter
 
-H_tgt, and the entropies that end a job, are numbers of nats or percentages of H_0, the first finite H of the run.
+H_tgt, and the entropies that end a job, are in nats or percentages of H_0, the first finite H of the run.
 
 Sources: `gate` and `adaptive` are STARE's (arXiv 2606.19236, section 4.4); `adaptive` is also the adaptive entropy
 coefficient of Skywork-OR1 (arXiv 2505.22312) and TRL. Controlling entropy by a PI rule is EntroPIC's idea (arXiv
-2511.15248); there the error is in nats and the effort is not limited. Here u, the effort, is 0 to 1 (-1 to 1 with `both`) for
-every method, so that gains mean the same for all of them.
+2511.15248); there the error is in nats and the effort is not limited. Here u, the effort, is 0 to 1 (on both sides -1
+to 1) for every method, so that gains mean the same for all of them.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class EntropyControl(Options):
     )
     sides: str = option(
         "below",
-        "below: the method raises an entropy below the target; both: pi also lowers one above it, by the strengths that "
-        "can",
+        "below: the method raises an entropy below the target; both: pi also lowers one above it, by the strengths "
+        "that can",
         SIDES,
     )
     step: float = option(0.01, "by how much adaptive moves each strength a rollout", within="[0, inf)")
@@ -275,6 +275,21 @@ class EntropyController:
         return dict(self.values) if self.gate_on else {s.name: float(s.neutral) for s in self._strengths}
 
     @property
+    def percentages(self) -> str | None:
+        """What the options that are percentages are in nats; None if there are none, or no entropy yet."""
+        given = self.control.percentages
+        if not given or self.first_entropy is None:
+            return None
+        in_nats = (
+            f"--entropy.{name} {value} is {self.control.nats(name, self.first_entropy):.4g} nats"
+            for name, value in given.items()
+        )
+        return (
+            f"This run starts at an entropy of {self.first_entropy:.4g} nats, so {', '.join(in_nats)}: a resume keeps "
+            "that, and a run that goes on from a saved model starts at its own"
+        )
+
+    @property
     def stop(self) -> str | None:
         """Why the job is to end: `stop_after` rollouts in a row were beyond a bound. None if it is not to."""
         for flag, rollouts, what, remedy in (
@@ -295,8 +310,8 @@ class EntropyController:
         if entropy == 0 and percentages:
             name, value = next(iter(percentages.items()))
             raise EntropyOutOfRange(
-                f"The entropy of the run's first rollout is 0, and --entropy.{name} {value} of it is 0 too: start from a "
-                "model that is not certain of every token, or give nats"
+                f"The entropy of the run's first rollout is 0, and --entropy.{name} {value} of it is 0 too: start "
+                "from a model that is not certain of every token, or give nats"
             )
         self.first_entropy = entropy
 

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from openrlhf_stare.algorithms.groups import all_equal
+from openrlhf_stare.methods import base
 
 GROUP_BASELINES = ("group_norm", "rloo", "reinforce_baseline", "dr_grpo")  # those that subtract a mean of the group
 
 
 def shape(rewards: Tensor, valid: Tensor, args: SimpleNamespace) -> tuple[Tensor | None, dict[str, float]]:
     """0 (P, K) for the groups of equal rewards, before `reinforce_baseline` whitens over the rollout; their number."""
-    if args.policy_loss in ("openrlhf", "tpo"):
+    if args.policy_loss in base.WITHOUT_METHOD:
         return None, {}
     equal = all_equal(rewards, valid) & (valid.sum(dim=-1, keepdim=True) > 1)
     figures = {"entropy/zero_variance_groups": float(equal.sum())}

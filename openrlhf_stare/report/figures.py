@@ -284,7 +284,7 @@ PICTURES = (
         "The newest recorded tokens. STARE's L+ and L- are the entropy-critical ones among those with a positive and "
         "with a negative advantage, whether or not the gate was open. Dashed: the newest thresholds. Of another "
         "method those are coloured whose weight ω is not 1.",
-        "a token record (--stare.record_tokens)",
+        "a token record (--entropy.record_tokens)",
         lambda run: bool(run.responses),
         _draw_quadrants,
         lambda runs: 3.6 * -(-len(runs) // 2),

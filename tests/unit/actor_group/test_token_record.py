@@ -160,7 +160,7 @@ def test_the_ranks_are_told_the_step_only_where_something_is_recorded(monkeypatc
 
     @ray.remote
     class TrainingActor:
-        args = SimpleNamespace(stare=SimpleNamespace(record_tokens=responses))
+        args = SimpleNamespace(policy_loss="stare", entropy=SimpleNamespace(record_tokens=responses))
         actor_model_group = SimpleNamespace(async_run_method=lambda *method, **named: told.append((*method, named)))
 
         def ppo_train(self, global_steps):

@@ -55,7 +55,7 @@ def refusal(*words: str) -> str:
         ("--entropy.target", "-0.3", "give", ""),
         ("--entropy.step", "-0.01", "give", ""),
         ("--entropy.stop_after", "0", "give", ""),
-        ("--stare.record_tokens", "-1", "give", ""),
+        ("--entropy.record_tokens", "-1", "give", ""),
         ("--stare.reweight_w", "1.3", "another bound", "--entropy.schedule adaptive --stare.w_max 1.2"),
         (
             "--stare.reweight_m",
