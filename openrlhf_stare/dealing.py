@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from types import SimpleNamespace
+
+from openrlhf_stare.rules import Finding
 
 
 def dealing_unit(args: SimpleNamespace, whole_steps: bool) -> int:
@@ -23,3 +26,62 @@ def data_parallel_ranks(args: SimpleNamespace) -> int:
     """How many ranks of the actor hold responses of their own."""
     ranks = args.actor.num_nodes * args.actor.num_gpus_per_node // args.ds.ring_attn_size
     return ranks // args.ds.tensor_parallel_size
+
+
+def evenly_dealt(count: int, args: SimpleNamespace) -> int:
+    """How many of a rollout's first `count` responses OpenRLHF deals in equal shares to all data-parallel ranks.
+
+    Whole prompt groups only. A rollout shorter than `--rollout.batch_size` prompts is also cut to whole optimizer
+    steps: gradients of a begun one would wait for the next rollout, whose loss is normalised without them.
+    """
+    short = count < args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    unit = dealing_unit(args, whole_steps=short)
+    return count // unit * unit
+
+
+def responses_of_a_rollout(args: SimpleNamespace) -> tuple[int, int]:
+    """How many responses OpenRLHF samples for one rollout, and how many of them are kept.
+
+    Fewer prompts than `--rollout.batch_size` are sampled at once where `--rollout.vllm_generate_batch_size` or the
+    data limit them; a call of the sampler is a rollout then.
+    """
+    rollout = args.rollout
+    prompts = min(rollout.batch_size, rollout.vllm_generate_batch_size or rollout.batch_size, args.data.max_samples)
+    sampled = int(prompts) * rollout.n_samples_per_prompt
+    return sampled, evenly_dealt(sampled, args)
+
+
+def nothing_kept(args: SimpleNamespace) -> Iterator[Finding]:
+    """Of each rollout something is kept to train on."""
+    sampled, kept = responses_of_a_rollout(args)
+    if kept:
+        return
+    samples = args.rollout.n_samples_per_prompt
+    short = sampled < args.rollout.batch_size * samples
+    unit = dealing_unit(args, whole_steps=short)
+    flag = f"--rollout.batch_size {args.rollout.batch_size}"
+    if short and args.data.max_samples * samples == sampled:
+        flag = f"--data.max_samples {args.data.max_samples}"
+    elif short:
+        flag = f"--rollout.vllm_generate_batch_size {args.rollout.vllm_generate_batch_size}"
+    steps = " and whole optimizer steps" if short else ""
+    yield Finding(
+        flag,
+        f"makes rollouts of {sampled} responses, of which none could be kept: equal shares of whole prompt groups"
+        f"{steps} for {data_parallel_ranks(args)} ranks take {unit} responses or a multiple of it",
+        f"give a multiple of {unit // samples}, or change --rollout.micro_batch_size "
+        f"{args.rollout.micro_batch_size} or --rollout.n_samples_per_prompt {samples}",
+    )
+
+
+def some_left_out(args: SimpleNamespace) -> Iterator[Finding]:
+    """All of a rollout is kept."""
+    sampled, kept = responses_of_a_rollout(args)
+    if kept < sampled:
+        unit = dealing_unit(args, whole_steps=False) // args.rollout.n_samples_per_prompt
+        yield Finding(
+            f"--rollout.batch_size {args.rollout.batch_size}",
+            f"leaves {sampled - kept} of each rollout's {sampled} responses out of training, so that all ranks get "
+            "the same share",
+            f"give a multiple of {unit} to train on all of them",
+        )

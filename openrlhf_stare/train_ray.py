@@ -13,9 +13,9 @@ import sys
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from openrlhf_stare import runtime, tools, worker
+from openrlhf_stare import dealing, runtime, tools, worker
 from openrlhf_stare.driver import checks, cluster, command, console, files, flags, paths, preflight, resources, seams
-from openrlhf_stare.notices import notice
+from openrlhf_stare.notices import notice, printable
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.rules import refuse
 
@@ -26,7 +26,7 @@ def main() -> None:
         try:
             sys.exit(run())
         except UsageError as error:
-            print(f"train_ray: error: {error}", file=sys.stderr)
+            print(f"train_ray: error: {printable(str(error))}", file=sys.stderr)
             sys.exit(2)
 
 
@@ -49,7 +49,10 @@ def run() -> int:
     args = command.settle(flat)
     paths.make_absolute(args)
     runtime.set_arguments(args)
-    refuse(resources.uneven_batches(args), resources.more_ranks_than_gpus(args))
+    refuse(resources.uneven_batches(args), resources.more_ranks_than_gpus(args), dealing.nothing_kept(args))
+    for finding in dealing.some_left_out(args):
+        warnings.append(str(finding))
+        notice(warnings[-1])
     if args.preflight:
         return preflight.run(args, warnings, variables)
     if not args.no_checks:

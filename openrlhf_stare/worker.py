@@ -33,6 +33,7 @@ CHANGES = {
     "openrlhf.trainer.ray.launcher": ("fixes.ports.hold_the_port",),
     "openrlhf.trainer.ray.ppo_actor": ("fixes.empty_steps.survive", "fixes.saving.guard"),
     "openrlhf.trainer.ray.ppo_critic": ("fixes.empty_steps.survive_in_critic", "fixes.saving.guard_critic"),
+    "openrlhf.utils.agent": ("rollout.reward_answers.change",),
     "openrlhf.utils.deepspeed.deepspeed": ("fixes.checkpoints.keep_the_newest_complete",),
 }
 

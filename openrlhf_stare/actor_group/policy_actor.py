@@ -26,6 +26,10 @@ from openrlhf_stare.notices import ENGINES_READY, notice
 from openrlhf_stare.tpo.trainer import TargetTrainer
 
 
+class NothingTrained(ValueError):
+    """The job is over and its policy is what it was at the start."""
+
+
 class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured.
 
@@ -192,6 +196,21 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             notice(sentence)
 
     # ── checkpoints ──
+
+    def save_model(self) -> None:
+        """The trained model, at the end of the job.
+
+        Raises:
+            NothingTrained: it is the model that the job started with, on all ranks.
+        """
+        if not self.actor.model.global_steps:  # DeepSpeed's count of optimizer steps, which a checkpoint keeps
+            raise NothingTrained(
+                "No optimizer step was made, so the model is the one that the job started with and is not saved: too "
+                "few responses were kept for one step (the lines above say how many of each rollout were left out, "
+                "and why). Give more prompts, a smaller --train.batch_size, or a --rollout.batch_size that leaves "
+                "none out"
+            )
+        super().save_model()
 
     def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None) -> None:
         client_states = {**(client_states or {}), "entropy": self._state()}

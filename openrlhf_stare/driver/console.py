@@ -26,7 +26,7 @@ from types import SimpleNamespace
 
 from openrlhf_stare.driver.progress import SEPARATOR, Progress, describe, step_figures
 from openrlhf_stare.methods import base
-from openrlhf_stare.notices import ENGINES_READY, MARK
+from openrlhf_stare.notices import COLOUR, ENGINES_READY, MARK, printable
 from openrlhf_stare.options import UsageError
 
 PHASES = ("checks", "Ray", "engines", "models", "first step")
@@ -38,9 +38,9 @@ READ_SECONDS = 0.2
 CATCH_UP_SECONDS = 1.0
 
 ERROR = "train_ray: error:"
-ESCAPE = re.compile(r"\x1b\[[\d;]*[A-Za-z]")  # a colour, or a move of the cursor
 # Ray's prefix of a worker's line, with an address unless it is on the driver's node.
 FORWARDED = re.compile(r"^\((?:[^()]* )?pid=(\d+)(?:, ip=([^)]*))?\) ?")
+SAMPLES_PROMPTS = re.compile(r"^\((?:PPOTrainer|GenerateSamplesActor) pid=")  # whose bar counts them
 PROCESS = re.compile(r"\b(?:pid=(\d+), ip=|process (\d+) on )([\w.:]*\w)")
 LOGGED_ERROR = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:ERROR|CRITICAL) ")
 
@@ -80,9 +80,9 @@ class Screen:
 
     def show(self, text: str) -> None:
         if self.live:
-            self.console.out(text)
+            self.console.out(printable(text))
         else:
-            print(text, file=self.stream, flush=True)
+            print(printable(text), file=self.stream, flush=True)
 
     def end_phase(self, name: str) -> None:
         """Show how long a phase took. Without effect if it has ended."""
@@ -159,7 +159,9 @@ class Console:
         path = Path(args.ckpt.path).absolute() / "output.log"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(path, "ab", buffering=0)  # a resumed job goes on in the same file
+            # A resumed job goes on in the same file. It holds prompts and flags, so it is for its owner alone.
+            file = open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, mode=0o600))
+            os.fchmod(file.fileno(), 0o600)
         except OSError as error:
             raise UsageError(
                 f"--ckpt.path {args.ckpt.path} cannot be written ({error.strerror}): choose another folder"
@@ -189,7 +191,10 @@ class Console:
                 last_turn = self.stopping.wait(READ_SECONDS)
                 *lines, rest = (rest + file.read()).split(b"\n")
                 for line in lines + [rest] * last_turn:
-                    self._take(line.decode(errors="replace"))
+                    try:
+                        self._take(line.decode(errors="replace"))
+                    except Exception as error:  # a line can hold anything, and none ends the reader
+                        self._show_once(f"{MARK}A line of the output was not understood ({error!r})", "odd line", 1)
                 if last_turn:
                     return
 
@@ -197,15 +202,15 @@ class Console:
         """What one line of the output changes on the screen."""
         found = FORWARDED.match(line)
         text = line[found.end() :] if found else line
-        drawn = ESCAPE.sub("", text.rstrip("\r").rpartition("\r")[2])  # the last state of a progress bar
+        drawn = COLOUR.sub("", text.rstrip("\r").rpartition("\r")[2])  # the last state of a progress bar
         if drawn.strip():
             self._remember(drawn, self.last_lines[found.groups() if found else None], is_bar="\r" in text)
-        if step := step_figures(text):
+        if step := step_figures(COLOUR.sub("", line)):
             self.screen.end_phase("models")
             self.screen.end_phase("first step")
             self.progress.advance(step[0], time.monotonic())
             self.screen.show_step(self.progress, step[1], self.strength)
-        elif self.progress.count_prompts(text):
+        elif SAMPLES_PROMPTS.match(line) and self.progress.count_prompts(text):
             self.screen.end_phase("models")
         elif MARK in drawn:  # maybe behind a progress bar
             notice = drawn[drawn.index(MARK) :]
@@ -276,8 +281,8 @@ class Console:
         self.close()
         error = error or self.driver_error()
         for line in self._lines_of_failed(traceback or error):
-            print(line[:LINE_WIDTH], file=sys.stderr)
-        print(f"complete output: {self.path}\n{error}", file=sys.stderr, flush=True)
+            print(printable(line[:LINE_WIDTH]), file=sys.stderr)
+        print(f"complete output: {self.path}\n{printable(error)}", file=sys.stderr, flush=True)
 
 
 # ── what the command calls ──
@@ -341,7 +346,7 @@ def _fail(console: Console, error: BaseException) -> None:
         console.fail("train_ray: interrupted")
         sys.excepthook = lambda *_: None  # the traceback is in the file
         raise error
-    text = ESCAPE.sub("", "".join(traceback.format_exception(error))).strip()
+    text = COLOUR.sub("", "".join(traceback.format_exception(error))).strip()
     *lines, last = [line for line in text.splitlines() if line.strip(" ^~")]
     console.fail("\n".join([*(line[:LINE_WIDTH] for line in lines[-LAST_LINES:]), f"{ERROR} {last}"]), text)
     raise SystemExit(1) from None

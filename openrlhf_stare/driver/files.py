@@ -9,7 +9,9 @@ from __future__ import annotations
 import fcntl
 import glob
 import importlib.util
+import inspect
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -19,11 +21,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+from openrlhf_stare.driver import rows
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 
 HUB_SECONDS = 10  # for the Hub to answer at all, perhaps through a slow proxy: as long as its clients wait
 FILE_SECONDS = 90  # for the import of a reward or agent file; from a slow file system the first takes long
+IMPORTED, WARNING = "imported", "warning: "  # what the process of a trial answers, besides "ok" and a refusal
 TABLES = ("json", "jsonl", "csv", "parquet", "arrow")  # the endings that OpenRLHF reads as files of rows
 
 
@@ -44,8 +48,9 @@ def check(args: SimpleNamespace) -> dict[str, str]:
             outcomes = [trials.enter_context(_trial(*script)) for script in scripts]
             data(args)
             model(args)
+            example = _example(args) if outcomes else None
             for outcome in outcomes:
-                outcome()
+                outcome(example)
     except UsageError as error:
         raise UsageError(f"{error} (--no_checks skips this look at the driver's machine)") from None
     return variables
@@ -96,29 +101,62 @@ def model(args: SimpleNamespace) -> str:
 
 
 def data(args: SimpleNamespace) -> str:
-    """The first row of every data set, and whether it has the columns."""
-    sets = [("--data.prompt_dataset", name, args.data.prompt_split) for name in _names(args.data.prompt_dataset)]
-    if not sets:
+    """The rows of every data set, of one that is no local file the first, and whether they have the columns."""
+    sets = [
+        (flag, name, split_flag, split)
+        for flag, names, split_flag, split in (
+            ("--data.prompt_dataset", args.data.prompt_dataset, "--data.prompt_split", args.data.prompt_split),
+            ("--eval.dataset", args.eval.dataset, "--eval.split", args.eval.split),
+        )
+        for name in _names(names)
+    ]
+    if not args.data.prompt_dataset:
         raise UsageError("--data.prompt_dataset is not given: name the prompts")
-    sets += [("--eval.dataset", name, args.eval.split) for name in _names(args.eval.dataset)]
-    for flag, name, split in sets:
-        if _ending(name) in TABLES and "://" not in name and not glob.glob(name):
+    keys = {"--data.input_key": args.data.input_key, "--data.label_key": args.data.label_key}
+    keys = {flag: key for flag, key in keys.items() if key}
+    for flag, name, split_flag, split in sets:
+        if not name:
+            raise UsageError(f"{flag} has an empty name between or after its commas: leave the comma out")
+        is_file = _ending(name) in TABLES and "://" not in name
+        if is_file and not glob.glob(name):
             raise UsageError(f"{flag} {name} is not a file on this machine: give one that is")
-        try:
-            row = _first_row(name, split)
-        except Exception as error:  # the readers of five formats and of the Hub raise what they like
-            raise UsageError(
-                f"{flag} {name} cannot be read ({_first_line(error)}): give a file that this machine sees, or a Hub "
-                "id that it can reach"
-            ) from None
-        for key_flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
-            if key and key not in row:
-                raise UsageError(f"{key_flag} {key} is no column of {name}: use one of {', '.join(row)}")
-    return ", ".join(name for _, name, _ in sets)
+        if args.use_ms and not os.path.exists(name):  # ModelScope's, which the job's processes ask
+            continue
+        _check_columns(flag, name, split_flag, split, keys)
+        if is_file:
+            rows.check(flag, name, split, list(keys.values()))
+    return ", ".join(name for _, name, _, _ in sets)
+
+
+def _check_columns(flag: str, name: str, split_flag: str, split: str, keys: dict[str, str]) -> None:
+    try:
+        row = _first_row(name, split)
+    except _NoSplit as error:
+        raise UsageError(f"{split_flag} {split} is no split of {name}: use one of {error}") from None
+    except StopIteration:
+        raise UsageError(f"{flag} {name} has no rows: give a data set that has some") from None
+    except Exception as error:  # the readers of five formats and of the Hub raise what they like
+        if _ending(name) in rows.JSON and (where := rows.malformed(name)):
+            raise UsageError(f"{flag} {where}: mend that row") from None
+        raise UsageError(
+            f"{flag} {name} cannot be read ({_first_line(error)}): give a file that this machine sees, or a Hub "
+            "id that it can reach"
+        ) from None
+    for key_flag, key in keys.items():
+        if key not in row:
+            raise UsageError(f"{key_flag} {key} is no column of {name}: use one of {', '.join(row)}")
+
+
+class _NoSplit(Exception):
+    """The data set has others; the message names them."""
 
 
 def _first_row(name: str, split: str) -> dict:
-    """The first row of a data set, named as OpenRLHF names them: a file, a folder, or `Hub id@folder`."""
+    """The first row of a data set, named as OpenRLHF names them: a file, a folder, or `Hub id@folder`.
+
+    Raises:
+        _NoSplit: it has no such split.
+    """
     import datasets
 
     path, _, folder = (part.strip() for part in name.partition("@"))
@@ -131,14 +169,44 @@ def _first_row(name: str, split: str) -> dict:
             data = datasets.load_from_disk(path)
         except Exception:  # nothing that `datasets` saved: for OpenRLHF then a folder of data files, or a Hub id
             data = datasets.load_dataset(path, data_dir=folder or None, streaming=True)
-    return next(iter(data[split] if isinstance(data, dict) else data))
+    if not isinstance(data, dict):
+        return next(iter(data))
+    if split not in data:
+        raise _NoSplit(", ".join(data))
+    return next(iter(data[split]))
+
+
+def _example(args: SimpleNamespace) -> tuple[str, object] | None:
+    """Prompt and label of the first row, as the reward function gets them. None where the row is not at hand."""
+    from openrlhf.datasets.prompts_dataset import preprocess_data
+    from transformers import AutoTokenizer
+
+    name, template = _names(args.data.prompt_dataset)[0], None
+    if args.use_ms and not os.path.exists(name):
+        return None
+    try:
+        row = _first_row(name, args.data.prompt_split)
+        if args.data.apply_chat_template:
+            tokenizer = AutoTokenizer.from_pretrained(args.actor.model_name_or_path, trust_remote_code=True)
+            template = tokenizer.apply_chat_template
+        keys = args.data.input_key, args.data.label_key
+        return preprocess_data(row, args.data.input_template, *keys, apply_chat_template=template)
+    except Exception as error:  # a template is a program
+        raise UsageError(
+            f"--data.prompt_dataset {name} gives no prompt ({sentence(error)}): mend its first row, or the template"
+        ) from None
 
 
 def reward(args: SimpleNamespace) -> str:
-    """What scores the responses; a Python file is imported."""
-    for script in _scripts(args):
+    """What scores the responses; a Python file is imported, and its `reward_func` is tried on the first row."""
+    if scripts := _scripts(args):
+        try:
+            example = _example(args)
+        except UsageError:  # which the checks of data and model say
+            example = None
+    for script in scripts:
         with _trial(*script) as outcome:
-            outcome()
+            outcome(example)
     if agent := args.train.agent_func_path:
         return f"agent {agent}"
     return ", ".join(args.reward.remote_url or [f"reward model {args.reward.model_name_or_path}"])
@@ -165,7 +233,8 @@ def _scripts(args: SimpleNamespace) -> list[tuple[str, str, str]]:
 def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
     """The import of a file in a process of its own, since it may hang or end its process.
 
-    The function given waits for the outcome. It raises `UsageError` if the file cannot be used.
+    The function given takes prompt and label of a row for its `reward_func` to be tried on, or None, and waits for the
+    outcome. It raises `UsageError` if the file cannot be used.
     """
     command = [sys.executable, "-c", f"from {__name__} import _answer; _answer()", path, name, flag]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -175,27 +244,44 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
         with suppress(OSError):  # none is left, or only another user's
             os.killpg(process.pid, signal.SIGKILL)
 
-    def outcome() -> None:
+    def outcome(example: tuple[str, object] | None = None) -> None:
+        pickle.dump(example, question)
+        question.flush()
+        os.write(asking, b"!")
         try:
             status = process.wait(FILE_SECONDS)
         except subprocess.TimeoutExpired:
-            raise UsageError(
-                f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs into the first call of "
-                f"{name}"
-            ) from None
+            status = None
         finally:
             end()
         answer.seek(0)
         lines = answer.read().splitlines()
-        if not lines:
+        if not lines and status is None:
+            raise UsageError(
+                f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs into the first call of "
+                f"{name}"
+            )
+        if lines == [IMPORTED] and status is None:
+            notice(f"{flag} {path} was not tried to its end: its first call takes more than {FILE_SECONDS} s")
+            return
+        if not lines or lines == [IMPORTED]:
             raise UsageError(f"{flag} {path} ends the process that imports it (status {status}): mend it")
-        if lines[-1] != "ok":
+        if lines[-1].startswith(WARNING):
+            notice(lines[-1].removeprefix(WARNING))
+        elif lines[-1] != "ok":
             raise UsageError(lines[-1])
 
     with (
         tempfile.TemporaryFile("w+") as answer,
+        tempfile.TemporaryFile() as question,
+        _pipe() as (asked, asking),
         subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=answer, start_new_session=True
+            [*command, str(question.fileno()), str(asked)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=answer,
+            start_new_session=True,
+            pass_fds=(question.fileno(), asked),
         ) as process,
     ):
         try:
@@ -205,24 +291,70 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
                 end()
 
 
+@contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
 def _answer() -> None:
-    """In the process of `_trial`: print `ok`, or what is wrong, as the last line."""
+    """In the process of `_trial`: print `ok`, or what is wrong or doubtful, as the last line."""
     _end_with_the_driver()
     from openrlhf_stare import worker
 
     answer, sys.stdout = sys.stdout, sys.stderr  # the file's own lines are no answer
     worker.install()  # for what the file imports
-    path, name, flag = sys.argv[1:]
+    path, name, flag = sys.argv[1:4]
+    question, asked = map(int, sys.argv[4:])
 
     try:
-        found = _find(path, name, flag)
+        function = _find(path, name, flag)
         if name == "AgentExecutor":
-            found()  # ours looks for its sandbox and its reward
-        said = "ok"
+            executor = function()  # ours looks for its sandbox and its reward
+            function = getattr(getattr(executor, "scorer", None), "reward_func", None)
+        print(IMPORTED, file=answer, flush=True)
+        os.read(asked, 1)  # until the row is there
+        example = pickle.loads(os.pread(question, os.fstat(question).st_size, 0))
+        said = _try_reward(function, f"{flag} {path}", *example) if function and example else "ok"
     except Exception as error:  # the file is the user's
         said = sentence(error)
     print(said, file=answer, flush=True)
     os._exit(0)  # a thread that the file started does not hold us up
+
+
+def _try_reward(function: Callable, name: str, prompt: str, label: object) -> str:
+    """Call a `reward_func` as OpenRLHF does, on an empty answer: `ok`, or a warning.
+
+    Raises:
+        UsageError: it cannot be called so, or what it returns is no reward.
+    """
+    try:
+        inspect.signature(function).bind([prompt], [prompt], [label])
+    except TypeError as error:
+        raise UsageError(
+            f"{name} has a reward_func that cannot be called ({error}): define reward_func(queries, prompts, labels)"
+        ) from None
+    from openrlhf_stare.rollout import reward_answers
+
+    try:
+        answer = function([prompt], [prompt], [label])
+    except Exception as error:  # the file is the user's
+        said = (
+            f"{name} raises {sentence(error)} ({reward_answers.place_of(error)}) on the first row and an empty answer"
+        )
+        if isinstance(error, (NameError, ImportError)):  # whatever the answer
+            raise UsageError(f"{said}: mend it") from None
+        return f"{WARNING}{said}: a response for which it does so is left out of training"
+    if problem := reward_answers.problem(answer):
+        raise UsageError(
+            f"{name} has a reward_func that returns {problem} on the first row and an empty answer, where "
+            f"{reward_answers.WANTED}: return that"
+        )
+    return "ok"
 
 
 def _end_with_the_driver() -> None:
@@ -290,7 +422,7 @@ def _ending(name: str) -> str:
 
 
 def _names(names: str | None) -> list[str]:
-    return [name.strip() for name in (names or "").split(",") if name.strip()]
+    return [name.strip() for name in names.split(",")] if names else []
 
 
 def sentence(error: Exception) -> str:

@@ -12,12 +12,13 @@ from openrlhf_stare.driver import command, console
 from openrlhf_stare.estimators.sr_grpo import SrGrpoConfig
 from openrlhf_stare.methods import base
 from openrlhf_stare.options import Options, UsageError, number_or_percentage
+from openrlhf_stare.rollout.failing_rewards import FailedRewards
 from openrlhf_stare.tools.config import ToolConfig
 from openrlhf_stare.tpo.target import TpoConfig
 
 POLICY_LOSS = "stare"  # the default
 # First part of a flag -> where its options are, for what is no method.
-CONFIGS = {"tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig}
+CONFIGS = {"tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig, "failed_rewards": FailedRewards}
 # Flags of versions before this one -> what to give instead.
 FORMER = {
     "--stare.target_entropy": "--entropy.target",

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import openrlhf_stare
 from openrlhf_stare.driver import cluster, files, resources
+from openrlhf_stare.notices import printable
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.rules import refuse
 
@@ -210,4 +211,4 @@ def _print(rows: list[Row]) -> None:
         table.append((check, " ".join(merged[check, ok, found]), "ok" if ok else "FAIL", found))
     widths = [max(len(line[column]) for line in table) for column in range(3)]
     for line in table:
-        print("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]]))
+        print(printable("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]])))

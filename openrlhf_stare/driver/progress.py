@@ -13,14 +13,19 @@ REWARD, ENTROPY, TARGET, GATE = "rollout/reward_mean", "entropy/mean", "entropy/
 SEPARATOR = "  "  # of the figures
 LINES_PER_RUN = 20  # where lines cannot be rewritten
 
-STEP = re.compile(r"Global step (\d+): \{(.*)\}")
-FIGURE = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?(?:[\d.]+(?:e[-+]?\d+)?|inf|nan))")
-PROMPTS = re.compile(r"Episode \[(\d+)/(\d+)\]:[^|]*\|[^|]*\| *(\d+)/(\d+) ")
+# A line of OpenRLHF's logger in the process of its trainer, as Ray forwards it: what another process prints, such as a
+# sampled text that looks the same, has another name before it, and what the trainer says of samples another beginning.
+STEP = re.compile(
+    r"\((?:PPOTrainer|TrainingActor) pid=[^)]*\) INFO [-\d]+ [:\d]+ ppo_trainer(?:_async)?\.py:\d+\] "
+    r"(?:\u2728 )?Global step (\d{1,12}): \{(.*)\}\s*$"
+)
+FIGURE = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|inf|nan))(?=[,)}]|$)")
+PROMPTS = re.compile(r"Episode \[(\d{1,12})/(\d{1,12})\]:[^|]*\|[^|]*\| *(\d{1,12})/(\d{1,12}) ")
 
 
 def step_figures(line: str) -> tuple[int, dict[str, float]] | None:
     """The step and its logged figures, from the line that OpenRLHF's trainer writes for each; None: another line."""
-    found = STEP.search(line)
+    found = STEP.match(line)
     return found and (int(found[1]), {name: float(value) for name, value in FIGURE.findall(found[2])})
 
 

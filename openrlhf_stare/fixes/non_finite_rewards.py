@@ -19,6 +19,8 @@ from torch import Tensor
 
 from openrlhf_stare.algorithms.groups import group_statistics
 from openrlhf_stare.notices import notice
+from openrlhf_stare.options import given
+from openrlhf_stare.rollout.failing_rewards import FailedRewards, RewardWatch
 
 # Rewards (P, K) in prompt order, which of them count (P, K), OpenRLHF's arguments -> the shaped rewards (P, K), NaN
 # where OpenRLHF's own will do, or None for all of them; and figures for the log.
@@ -36,6 +38,8 @@ def leave_out(module: ModuleType, shapers: Sequence[Shaper] = ()) -> None:
     def compute_advantages_and_returns(self, experiences):
         masks = [experience.action_mask for experience in experiences]
         lost = [~torch.isfinite(experience.rewards.float()) for experience in experiences]
+        watch = RewardWatch(FailedRewards(**given(self.strategy.args, "failed_rewards")))
+        vars(self).setdefault("reward_watch", watch).count(int(torch.cat(lost).sum()), sum(map(len, lost)))
         for experience, rows in zip(experiences, lost, strict=True):
             experience.action_mask = experience.action_mask.masked_fill(rows.unsqueeze(-1), 0)
             experience.rewards = experience.rewards.masked_fill(rows, 0)

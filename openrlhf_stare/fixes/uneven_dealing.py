@@ -6,9 +6,9 @@ make unequal numbers of passes, or the last one gets none, and under ZeRO-3 the 
 
 from __future__ import annotations
 
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
-from openrlhf_stare.dealing import dealing_unit
+from openrlhf_stare.dealing import evenly_dealt
 from openrlhf_stare.notices import notice
 
 
@@ -27,14 +27,3 @@ def cut(module: ModuleType) -> None:
         return samples[:kept], pass_rate, prompts_consumed, exhausted
 
     module.SamplesGenerator.generate_samples = generate_even_samples
-
-
-def evenly_dealt(count: int, args: SimpleNamespace) -> int:
-    """How many of a rollout's first `count` responses OpenRLHF deals in equal shares to all data-parallel ranks.
-
-    Whole prompt groups only. A rollout shorter than `--rollout.batch_size` prompts is also cut to whole optimizer
-    steps: gradients of a begun one would wait for the next rollout, whose loss is normalised without them.
-    """
-    short = count < args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    unit = dealing_unit(args, whole_steps=short)
-    return count // unit * unit

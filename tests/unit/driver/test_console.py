@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from openrlhf_stare.driver.progress import Progress, describe, step_figures
+from openrlhf_stare.notices import notice
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDED = Path(__file__).with_name("console_output.log")
 LINES = RECORDED.read_bytes().decode().split("\n")
 STEPS = [line for line in LINES if "Global step" in line]
+LOGGED = "(TrainingActor pid=7, ip=10.0.0.1) INFO 11-22 14:39:39 ppo_trainer_async.py:217] Global step "
 BARS = [line for line in LINES if "Episode [1/1]" in line]
 COMMAND = f"""
 import ctypes, os, subprocess, sys, time
@@ -80,8 +82,26 @@ def test_the_figures_of_a_step():
     assert figures["rollout/reward_mean"] == 0.3671875 and figures["entropy/mean"] == 0.9334095683527514
     assert figures["return"] == 6.05359673500061e-09
     assert step_figures(LINES[0]) is None
-    step, figures = step_figures("Global step 12: {'a': nan, 'b': -inf, 'c': np.float64(1e-05), 'd': 3, 'e': True}")
+    step, figures = step_figures(f"{LOGGED}12: {{'a': nan, 'b': -inf, 'c': np.float64(1e-05), 'd': 3, 'e': True}}")
     assert step == 12 and figures.pop("a") != 0 and figures == {"b": float("-inf"), "c": 1e-5, "d": 3}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Global step 999: {'reward': 99.0}",
+        "(RolloutRayActor pid=7) Global step 999: {'reward': 99.0}",
+        f"(RolloutRayActor pid=7) {STEPS[0]}",
+        "(PPOTrainer pid=7) INFO 11-22 14:39:39 ppo_trainer.py:224] Sample: ['Global step 9: {\\'a\\': 1.0}', 1.0]",
+        f"{LOGGED}{400 * '9'}: {{'a': 1.0}}",
+    ],
+)
+def test_only_the_trainer_s_own_line_is_a_step(line):
+    assert step_figures(line) is None
+
+
+def test_a_figure_that_is_no_number_is_left_out():
+    assert step_figures(f"{LOGGED}2: {{'a': 1.2.3, 'b': 2.0}}") == (2, {"b": 2.0})
 
 
 def test_the_total_comes_from_the_bar_over_the_prompts():
@@ -189,6 +209,61 @@ def test_a_resumed_job_goes_on_in_the_same_file(tmp_path):
         job = Run("console.start_job(args)\nreplay()", tmp_path)
     assert job.file.count("── started") == 2 and job.file.count("Global step 3:") == 2
     assert job.out.count("step 3/3") == 1
+
+
+HOSTILE = [
+    "(RolloutRayActor pid=7) Global step 2: {'a': 1.2.3}",
+    f"(RolloutRayActor pid=7) Global step {400 * '9'}: {{'rollout/reward_mean': 1.0}}",
+    "(RolloutRayActor pid=7) Global step 999: {'rollout/reward_mean': 99.0}",
+    f"(RolloutRayActor pid=7) Episode [1/1]:  0%| | 0/{5000 * '9'} [00:00<?, ?it/s]",
+    "(PPOTrainer pid=16862) Episode [1/1]:  0%|          | 0/0 [00:00<?, ?it/s]",
+    f"(PPOTrainer pid=16862) Episode [1/1]:  0%|          | 0/{5000 * '9'} [00:00<?, ?it/s]",
+    "(RolloutRayActor pid=7) \ufffd\x00\x1b[",
+]
+
+
+def test_a_text_that_looks_like_a_step_neither_ends_the_console_nor_is_shown(tmp_path):
+    body = f"""
+console.start_job(args)
+for line in {HOSTILE!r}:
+    print(line)
+replay()
+sys.exit("train_ray: error: the end")
+"""
+    job = Run(body, tmp_path)
+    assert job.status == 1 and job.err.endswith("train_ray: error: the end\n")
+    assert "step 3/3" in job.out and "99.0" not in job.out and "999" not in job.out
+
+
+ACTS = "\x1b]0;title\x07\x1b]52;c;Y2xpcA==\x07\x9b31m\x90q\x9c\u202eback\u2066 \x1b[31mred\x1b[0m\x08"
+
+
+@pytest.mark.parametrize("columns", [0, 200])
+def test_no_control_sequence_of_a_text_reaches_the_terminal(tmp_path, columns):
+    body = f"""
+console.start_job(args)
+print("(RolloutRayActor pid=7) openrlhf-stare: a prompt {ACTS}")
+time.sleep(0.5)
+sys.exit("train_ray: error: process 7 on 10.0.0.1 {ACTS}")
+"""
+    job = Run(body.replace("\x1b", "\\x1b"), tmp_path, columns=columns)
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", job.out + job.err)  # the console's own
+    assert "openrlhf-stare: a prompt ]0;title" in shown and "back red" in shown
+    assert {character for character in shown if not character.isprintable()} <= set("\r\n")
+
+
+def test_what_the_command_says_itself_is_printable(capsys):
+    notice(f"a column {ACTS}")
+    assert capsys.readouterr().err == "openrlhf-stare: a column ]0;title]52;c;Y2xpcA==31mqback red\n"
+
+
+def test_the_file_is_its_owners_alone(tmp_path):
+    (tmp_path / "output.log").write_text("of an older job\n")
+    os.chmod(tmp_path / "output.log", 0o644)
+    Run("console.start_job(args)", tmp_path)
+    assert (tmp_path / "output.log").stat().st_mode & 0o777 == 0o600
+    Run("console.start_job(args)", tmp_path / "other", before="import os\nos.umask(0)\n")
+    assert (tmp_path / "other/output.log").stat().st_mode & 0o777 == 0o600
 
 
 # A job that fails

@@ -38,6 +38,7 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
             label_key="label",
             max_len=32,
             apply_chat_template=False,
+            input_template=None,
         ),
         ds=SimpleNamespace(attn_implementation="sdpa", ring_attn_size=1, use_liger_kernel=False),
         eval=SimpleNamespace(dataset=tiny_task["EVAL_DATA"], split="train"),
@@ -271,6 +272,115 @@ def test_what_a_reward_file_prints_and_leaves_running_is_no_answer(args, tmp_pat
     )
     args.reward.remote_url = [str(tmp_path / "reward.py")]
     assert found(args)["reward"] == preflight.Row("reward", "driver", True, f"{tmp_path}/reward.py")
+
+
+REWARD = """
+import torch
+def reward_func(queries, prompts, labels):
+    print(queries, prompts, labels)
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return [0.5]", "returns a list and no dict on the first row and an empty answer, where OpenRLHF wants {"),
+        ("return 0.5", "returns a float and no dict"),
+        ("return {'rewards': torch.zeros(2)}", 'returns "rewards" of the shape (2,)'),
+        ("return undefined", "raises NameError: name 'undefined' is not defined ("),
+        ("return {'rewards': torch.ones(1)} if (queries, labels) == (prompts, ['12']) else undefined", None),
+        ("return None", None),
+    ],
+)
+def test_a_reward_function_is_tried_on_the_first_row_and_an_empty_answer(args, tmp_path, body, said):
+    (tmp_path / "reward.py").write_text(REWARD.format(body))
+    args.reward.remote_url = [str(tmp_path / "reward.py")]
+    if said is None:
+        assert found(args)["reward"].ok
+        return
+    check, sentence = failure(args)
+    assert check == "reward" and said in sentence and "\n" not in sentence
+    assert sentence.startswith(f"--reward.remote_url {tmp_path}/reward.py ")
+
+
+def test_a_reward_function_of_other_arguments_is_refused(args, tmp_path):
+    (tmp_path / "reward.py").write_text("def reward_func(queries): return {}")
+    args.reward.remote_url = [str(tmp_path / "reward.py")]
+    assert "define reward_func(queries, prompts, labels)" in failure(args)[1]
+
+
+def test_what_fails_on_an_empty_answer_only_is_told(args, tmp_path, capsys):
+    (tmp_path / "reward.py").write_text(
+        REWARD.format("return {'rewards': torch.ones(1) / (1 // len(queries[0][3:]))}")
+    )
+    args.reward.remote_url = [str(tmp_path / "reward.py")]
+    assert found(args)["reward"].ok
+    said = capsys.readouterr().err
+    assert "raises ZeroDivisionError: " in said and f"{tmp_path}/reward.py, line 5) on the first row" in said
+
+
+def test_a_reward_function_whose_first_call_takes_long_is_not_waited_for(args, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(files, "FILE_SECONDS", 6)
+    (tmp_path / "reward.py").write_text("import time\ndef reward_func(queries, prompts, labels): time.sleep(1000)")
+    args.reward.remote_url = [str(tmp_path / "reward.py")]
+    assert found(args)["reward"].ok
+    assert "its first call takes more than 6 s" in capsys.readouterr().err
+
+
+# The rows of a local file
+
+ROWS = [json.dumps({"input": f"{n}=", "label": str(n)}) for n in range(10, 22)]
+
+
+@pytest.mark.parametrize(
+    ("number", "row", "said"),
+    [
+        (9, '{"input": "1="}', "row 9 has no label: give every row one"),
+        (9, '{"input": "1=", "label": null}', "row 9 has no label: give every row one"),
+        (12, '{"input": null, "label": "1"}', "row 12 has no input: "),
+        (7, '{"input": "1=", "label"', "row 7 is no JSON ("),
+        (7, '["1=", "1"]', "row 7 is no JSON object"),
+    ],
+)
+def test_every_row_of_a_local_file_is_looked_at(args, tmp_path, number, row, said):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join([*ROWS[: number - 1], row, *ROWS[number:]]) + "\n")
+    args.data.prompt_dataset = str(path)
+    check, sentence = failure(args)
+    assert check == "data" and sentence.startswith(f"--data.prompt_dataset {path}: {said}") and "\n" not in sentence
+    path.write_text("\n".join(ROWS))
+    assert found(args)["data"].ok
+
+
+def test_rows_of_other_tables_are_looked_at_too(args, tmp_path):
+    import datasets
+
+    rows = [{"input": f"{n}=", "label": str(n) if n != 3 else None} for n in range(1, 6)]
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "rows.parquet")
+    args.eval.dataset = f"{tmp_path}/rows.parquet"
+    assert failure(args)[1].startswith(f"--eval.dataset {tmp_path}/rows.parquet: row 3 has no label")
+
+
+def test_a_data_file_without_rows(args, tmp_path):
+    (tmp_path / "rows.jsonl").write_text("")
+    args.data.prompt_dataset = f"{tmp_path}/rows.jsonl"
+    assert failure(args) == (
+        "data",
+        f"--data.prompt_dataset {tmp_path}/rows.jsonl has no rows: give a data set that has some",
+    )
+
+
+def test_a_split_that_is_not_there_is_told_as_one(args):
+    args.eval.split = "test"
+    assert failure(args) == ("data", f"--eval.split test is no split of {args.eval.dataset}: use one of train")
+
+
+def test_a_comma_too_many_in_a_list_of_data_sets(args):
+    args.data.prompt_dataset += ","
+    assert failure(args)[1] == (
+        "--data.prompt_dataset has an empty name between or after its commas: leave the comma out"
+    )
 
 
 LEAVES_A_PROCESS = """

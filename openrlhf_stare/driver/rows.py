@@ -1,0 +1,76 @@
+"""The rows of a local data file, all of them: one without a label is met after hours of training otherwise."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterator
+
+from openrlhf_stare.options import UsageError
+
+JSON = ("json", "jsonl")
+
+
+class Malformed(ValueError):
+    """A row cannot be read. The message has file and row."""
+
+
+def check(flag: str, name: str, split: str, keys: list[str]) -> None:
+    """Look for the columns `keys` in every row of the file, or the files of a pattern.
+
+    Raises:
+        UsageError: a row has none of one, or cannot be read.
+    """
+    ending = os.path.splitext(name)[1].removeprefix(".")
+    rows = _json_rows(name) if ending in JSON else _table_rows(ending, name, split, keys)
+    try:
+        for file, number, row in rows:
+            for key in keys:
+                if row.get(key) is None:
+                    raise UsageError(
+                        f"{flag} {file}: row {number} has no {key}: give every row one, or leave the row out"
+                    )
+    except Malformed as error:
+        raise UsageError(f"{flag} {error}: mend that row") from None
+
+
+def malformed(name: str) -> str | None:
+    """The first row of a JSON file that cannot be read, and why; None if all can."""
+    try:
+        for _ in _json_rows(name):
+            pass
+    except Malformed as error:
+        return str(error)
+    return None
+
+
+def _json_rows(name: str) -> Iterator[tuple[str, int, dict]]:
+    """File, number from 1 and content of each row of JSON lines, or of one JSON array."""
+    for file in sorted(glob.glob(name)):
+        with open(file, "rb") as stream:
+            is_array = stream.read(1) == b"["
+            stream.seek(0)
+            if is_array:
+                rows = enumerate(_parsed(stream.read(), file, "it"), start=1)
+            else:
+                rows = ((n, _parsed(line, file, f"row {n}")) for n, line in enumerate(stream, 1) if line.strip())
+            for number, row in rows:
+                if not isinstance(row, dict):
+                    raise Malformed(f"{file}: row {number} is no JSON object with columns")
+                yield file, number, row
+
+
+def _parsed(text: bytes, file: str, what: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Malformed(f"{file}: {what} is no JSON ({error})") from None
+
+
+def _table_rows(ending: str, name: str, split: str, keys: list[str]) -> Iterator[tuple[str, int, dict]]:
+    import datasets
+
+    table = datasets.load_dataset(ending, data_files=name, streaming=True)[split].select_columns(keys)
+    for number, row in enumerate(table, start=1):
+        yield name, number, row
