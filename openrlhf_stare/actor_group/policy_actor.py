@@ -16,6 +16,7 @@ import torch
 
 from openrlhf_stare.actor_group.entropy_meter import EntropyMeter
 from openrlhf_stare.actor_group.policy_loss import MethodLoss
+from openrlhf_stare.actor_group.settings import write_settings
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, responses_to_record
 from openrlhf_stare.algorithms.control import STUCK_ROLLOUTS, EntropyController, EntropyOutOfRange
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
@@ -73,6 +74,8 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         self.record = None
         if (responses := responses_to_record(args)) and strategy.is_rank_0():
             self.record = TokenRecord(record_folder(args), responses, self.tokenizer)
+        if args.logger.tensorboard_dir and strategy.is_rank_0():
+            write_settings(args, self.loss and self.loss.method, self._flags() if self.loss else {})
 
     # ── the log-prob pass ──
 

@@ -54,17 +54,21 @@ class Verdict:
 
 
 def verdict(
-    steps: Sequence[Mapping[str, float]], is_idle: bool = False, needs_advantages: bool = True
+    steps: Sequence[Mapping[str, float]],
+    is_idle: bool = False,
+    needs_advantages: bool = True,
+    pursues_target: bool = True,
 ) -> Verdict | None:
-    """The verdict on a run; None where no step has an entropy and a target.
+    """The verdict on a run; None where no step has an entropy and a target, or where the target is not pursued.
 
     Args:
         steps: the figures logged in each step, by their names, in the order of the steps.
         is_idle: the method acts from the second optimizer step on a rollout on, and each has one.
         needs_advantages: the method does nothing to a token without an advantage.
+        pursues_target: the schedule acts by the target; of one that does not, only that it is idle is said.
     """
     steps = [step for step in steps if math.isfinite(step.get(ENTROPY, math.nan)) and step.get(TARGET, 0) > 0]
-    if not steps:
+    if not steps or not (pursues_target or is_idle):
         return None
     half = steps[len(steps) // 2 :]
     in_band = _share(half, lambda step: abs(step[ENTROPY] - step[TARGET]) <= BAND * step[TARGET])

@@ -11,7 +11,7 @@ from openrlhf_stare.algorithms.control import EntropyControl
 from openrlhf_stare.driver import command, console
 from openrlhf_stare.estimators.sr_grpo import SrGrpoConfig
 from openrlhf_stare.methods import base
-from openrlhf_stare.options import Options, UsageError, number_or_percentage
+from openrlhf_stare.options import Options, number_or_percentage
 from openrlhf_stare.rollout.failing_rewards import FailedRewards
 from openrlhf_stare.tools.config import ToolConfig
 from openrlhf_stare.tpo.target import TpoConfig
@@ -19,16 +19,6 @@ from openrlhf_stare.tpo.target import TpoConfig
 POLICY_LOSS = "stare"  # the default
 # First part of a flag -> where its options are, for what is no method.
 CONFIGS = {"tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig, "failed_rewards": FailedRewards}
-# Flags of versions before this one -> what to give instead.
-FORMER = {
-    "--stare.target_entropy": "--entropy.target",
-    "--stare.schedule": "--entropy.schedule, where fixed is called gate",
-    "--stare.alpha": "--entropy.step",
-    "--stare.k_p": "--entropy.k_p, with the former value divided by log(w_max)",
-    "--stare.k_i": "--entropy.k_i, with the former value divided by log(w_max)",
-    "--stare.entropy": "--entropy.measure",
-    "--stare.scope": "nothing: the pool is always the whole rollout",
-}
 ESTIMATOR = "--algo.advantage.estimator"
 
 
@@ -122,7 +112,7 @@ def add_flags(parser: argparse.ArgumentParser, own: Sequence[str] = ()) -> None:
 
 
 def _add_options(group: argparse._ArgumentGroup, own: Sequence[str]) -> None:
-    """The flags of the dataclasses' fields, and those of former versions, which say what to give instead."""
+    """The flags of the dataclasses' fields."""
     # Those of the controller and of the methods are in the arguments only if given: a method has defaults of its own
     # for the controller, and a strength that is given goes with some schedules only.
     for field in dataclasses.fields(EntropyControl):
@@ -134,15 +124,6 @@ def _add_options(group: argparse._ArgumentGroup, own: Sequence[str]) -> None:
     for part, config in CONFIGS.items():
         for field in dataclasses.fields(config):
             _add_option(group, f"--{part}.{field.name}", field, field.default, field.default)
-    for flag in FORMER:
-        group.add_argument(flag, action=_Former, nargs="?", dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
-
-
-class _Former(argparse.Action):
-    """A flag that there is no more."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        raise UsageError(f"{option_string} {values} is a flag of a former version: give {FORMER[option_string]}")
 
 
 def _add_option(

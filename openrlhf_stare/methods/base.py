@@ -269,8 +269,10 @@ def make(args: SimpleNamespace) -> Method | None:
         ValueError: an option is outside its range; see `Options`.
     """
     method = chosen(args.policy_loss)
-    one = args.actor.eps_clip
-    return method(options_of(method, args), tuple(args.actor.eps_clip_low_high or (one, one))) if method else None
+    if method is None:
+        return None
+    one = args.actor.eps_clip  # which OpenRLHF takes for both sides
+    return method(options_of(method, args), tuple(args.actor.eps_clip_low_high or (one, one)))
 
 
 def control_of(args: SimpleNamespace) -> EntropyControl:
@@ -292,6 +294,15 @@ def is_idle(method: Method, args: SimpleNamespace) -> bool:
     """Whether a method never acts: it acts from the second optimizer step on a rollout on, and there is one."""
     responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     return not method.acts_in_first_step and args.train.batch_size >= responses and args.train.max_epochs == 1
+
+
+def facts(method: Method, args: SimpleNamespace) -> dict[str, bool]:
+    """What `algorithms.verdict.verdict` asks about a run, by its arguments' names."""
+    return {
+        "is_idle": is_idle(method, args),
+        "needs_advantages": method.needs_advantages,
+        "pursues_target": control_of(args).schedule != "open",
+    }
 
 
 def entropy_control(method: type[Method] | None, given: dict[str, object]) -> EntropyControl:
@@ -373,6 +384,11 @@ def chosen(policy_loss: str) -> type[Method] | None:
     return compose(found)
 
 
+def strength_figures(method: Method | None) -> list[str]:
+    """The figures with a method's strengths, the first one's first."""
+    return [method.figure(strength.name) for strength in method.strengths] if method else []
+
+
 def first_strength(policy_loss: str) -> str | None:
     """The figure with the first strength of the method that `--policy_loss` names; None without one.
 
@@ -380,8 +396,7 @@ def first_strength(policy_loss: str) -> str | None:
         UsageError: there is no such method.
     """
     method = chosen(policy_loss)
-    one = method() if method else None
-    return one.figure(one.strengths[0].name) if one and one.strengths else None
+    return next(iter(strength_figures(method and method())), None)
 
 
 def own_files(policy_loss: str) -> list[str]:

@@ -226,8 +226,9 @@ def test_a_target_can_be_a_percentage_of_the_first_finite_entropy():
         targets.append(one.target)
     assert one.first_entropy == 0.8 and targets == pytest.approx([0.4, 0.3, 0.2, 0.2])
     assert one.percentages.startswith(
-        "This run starts at an entropy of 0.8 nats, so --entropy.target 50% is 0.4 nats, --entropy.target_end 25% is 0.2"
+        "This run starts at an entropy of 0.8 nats, so --entropy.target 50% is 0.4 nats, "
     )
+    assert "--entropy.target_end 25% is 0.2 nats, --entropy.stop_below 10% is 0.08 nats: a resume" in one.percentages
 
 
 def test_the_gate_and_pi_go_by_the_target_in_nats():

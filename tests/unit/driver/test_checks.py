@@ -231,13 +231,6 @@ def test_what_concerns_the_weights_alone_is_no_matter_for_openrlhfs_loss():
     assert checks.check(parse(*"--policy_loss openrlhf --actor.policy_loss_type gspo".split())) == []
 
 
-@pytest.mark.parametrize("flag, given", list(flags.FORMER.items()))
-def test_a_flag_of_a_former_version_is_refused_with_the_one_to_give(flag, given):
-    with pytest.raises(checks.UsageError) as caught:
-        parse(flag, "1")
-    assert str(caught.value) == f"{flag} 1 is a flag of a former version: give {given}"
-
-
 OWN = """
 from dataclasses import dataclass
 from openrlhf_stare.methods.base import Method
