@@ -6,7 +6,7 @@ import pytest
 from flag_parser import parse
 
 from openrlhf_stare import EntropyControl, StareConfig, tools
-from openrlhf_stare.driver import checks, flags
+from openrlhf_stare.driver import checks
 
 FIELDS = dataclasses.fields(StareConfig)
 DEFAULTS = {field.name: field.default for field in FIELDS}
@@ -75,6 +75,23 @@ def refusal(*words: str) -> str:
         ("--stare.reweight_w", "2", "leave it out", "--entropy.schedule pi"),
         ("--stare.reweight_w", str(DEFAULTS["reweight_w"]), "leave it out", "--entropy.schedule pi"),
         ("--stare.reweight_m", str(DEFAULTS["reweight_m"]), "leave it out", "--entropy.schedule pi"),
+        ("--stare.reweight_m", "0.8", "leave it out", "--entropy.schedule pi --policy_loss repo+stare"),
+        ("--entropy.target", "0%", "give one, such as 50%", ""),
+        ("--entropy.target", "half", "give one, such as 50%", ""),
+        ("--entropy.sides", "both", "give --entropy.schedule pi", ""),
+        ("--entropy.sides", "both", "give below, or another", "--entropy.schedule pi --policy_loss kl_cov"),
+        ("--entropy.sides", "both", "give below, or another", "--entropy.schedule pi --policy_loss clip_higher"),
+        ("--policy_loss", "stare+stare", "name each once", ""),
+        ("--actor.entropy_coef", "0.01", "--entropy_bonus.coefficient", "--policy_loss stare+entropy_bonus"),
+        ("--actor.policy_loss_type", "gspo", "use ppo", "--policy_loss stare+ce_gppo"),
+        ("--stare.reweight_w", "2.0", "another bound", "--entropy.schedule adaptive --policy_loss repo+stare"),
+        ("--clip_higher.eps_high", "0.28", "lower the second", "--policy_loss clip_higher --actor.eps_clip 0.4"),
+        (
+            "--clip_higher.bound",
+            "0.3",
+            "lower",
+            "--policy_loss clip_higher --clip_higher.eps_high 0.4 --actor.eps_clip 0.31",
+        ),
         ("--ckpt.max_num", "1", "at least 2", "--ckpt.save_steps 5"),
         ("--ckpt.max_num", "0", "at least 2", "--ckpt.save_steps 5 --policy_loss openrlhf"),
         ("--sr_grpo.tau", "0.0", "give one", ""),
@@ -192,6 +209,12 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "--policy_loss kl_cov --entropy.schedule pi --train.max_epochs 2",
         "--policy_loss high_entropy",
         "--policy_loss entropy_bonus",
+        "--policy_loss stare --entropy.schedule pi --entropy.target 50%",
+        "--entropy.target 50% --entropy.target_end 25% --entropy.anneal_rollouts 9 --entropy.stop_above 150%",
+        "--policy_loss stare+entropy_bonus --entropy.schedule pi --entropy.sides both",
+        "--policy_loss entropy_bonus+clip_higher --actor.policy_loss_type gspo --train.max_epochs 2",
+        "--policy_loss clip_higher --train.max_epochs 2 --entropy.schedule pi --entropy.sides both "
+        "--actor.eps_clip_low_high 0.2 0.25",
         "--advantage_estimator sr_grpo --rollout.n_samples_per_prompt 2 --sr_grpo.tau 1e-3",
         "--advantage_estimator sr_grpo --rollout.n_samples_per_prompt 2 --policy_loss openrlhf",
     ],
@@ -211,6 +234,11 @@ def test_what_is_just_inside_is_accepted_without_a_warning(words):
         (
             "--policy_loss kl_cov --train.batch_size 128 --rollout.batch_size 128 --rollout.n_samples_per_prompt 1",
             "does nothing in the first optimizer step",
+        ),
+        (
+            "--policy_loss stare+clip_higher --train.batch_size 128 --rollout.batch_size 128 "
+            "--rollout.n_samples_per_prompt 1",
+            "--policy_loss clip_higher does nothing in the first optimizer step",
         ),
         ("--train.dynamic_batch_enable --ds.zero_stage 2", "--ds.zero_stage 2 trains on the last micro-batch"),
         ("--entropy.measure sampled --train.async_enable", "--entropy.measure sampled"),

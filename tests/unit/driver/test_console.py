@@ -165,7 +165,7 @@ def test_a_job_in_a_pipe(tmp_path):
     checks, path, ray, *rest = job.out.splitlines()
     assert re.fullmatch(r"checks +\d+ s", checks) and re.fullmatch(r"Ray +\d+ s", ray)
     assert path == f"complete output: {tmp_path / 'output.log'}"
-    engines, models, first_step, one, left_out, two, three, done = rest
+    engines, models, first_step, one, left_out, two, three, verdict, done = rest
     assert [line.split()[0] for line in (engines, models, first_step)] == ["engines", "models", "first"]
     assert one == "step 1/3  reward 0.367  entropy 0.933/0.400  gate shut"
     # The same sentence with other numbers came twice more.
@@ -190,7 +190,7 @@ def test_a_job_on_a_terminal_rewrites_its_last_line(tmp_path, columns, end):
     assert "\x1b[2K" in job.out  # a line is erased, to be written again
     shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", job.out).replace("\r\n", "\n").split("\n")
     lines = [line.rpartition("\r")[2].rstrip() for line in shown]
-    assert lines[-2].startswith("done in") and lines[-3].startswith("step 3/3") and lines[-3].endswith(end)
+    assert lines[-2].startswith("done in") and lines[-4].startswith("step 3/3") and lines[-4].endswith(end)
     assert not [line for line in lines if line.startswith(("step 1", "step 2"))]
     assert job.out.rfind("\x1b[?25h") > job.out.rfind("\x1b[?25l")  # the cursor is shown
 

@@ -14,9 +14,6 @@ import pytest
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from openrlhf_stare import StareConfig
-from openrlhf_stare.methods import base
-from openrlhf_stare.methods.stare import Stare
 from openrlhf_stare.report import figures, page, reading
 from openrlhf_stare.report.__main__ import main
 from openrlhf_stare.report.reading import read_run, read_runs
@@ -473,6 +470,7 @@ def test_references_inside_a_page_lead_somewhere(stare, grpo):
 
 
 def test_a_token_shows_its_numbers_and_its_set(tmp_path):
+    settings(tmp_path)
     record(tmp_path, [1])
     record(tmp_path, [2], tokens=["", "two\nlines", "x"], omega=[1.0, None, 1.0], surprisal=[3.0, 2.0, None])
     first, second, third, empty, lines, hole = page_of(tmp_path).tokens()
