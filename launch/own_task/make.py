@@ -1,7 +1,7 @@
 """Makes prompts and, unless you bring one, a model for your own task: python launch/own_task/make.py OUT_DIR
 
-OUT_DIR/prompts.jsonl holds lines like {"input": "bdf=", "label": ""}; OUT_DIR/model is a small Qwen2 that has seen answers
-of which some are wrong. --prompts N, --seed N. With --only-prompts prompts.jsonl no model is made.
+OUT_DIR/prompts.jsonl holds lines like {"input": "bdf=", "label": ""}; OUT_DIR/model is a small Qwen2 that has seen
+answers of which some are wrong. --prompts N, --seed N. With --only-prompts prompts.jsonl no model is made.
 """
 
 import random

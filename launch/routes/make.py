@@ -1,7 +1,7 @@
 """Makes model and prompts of the routes task: python launch/routes/make.py OUT_DIR [--seed 0] [--prompts N]
 
-OUT_DIR/model is an ordinary Hugging Face checkpoint, a 2-layer Qwen2 with a character tokenizer, trained a little on ways
-of which some have a wrong node. OUT_DIR/prompts.jsonl holds lines like {"input": "a>k=", "label": ""}.
+OUT_DIR/model is an ordinary Hugging Face checkpoint, a 2-layer Qwen2 with a character tokenizer, trained a little on
+ways of which some have a wrong node. OUT_DIR/prompts.jsonl holds lines like {"input": "a>k=", "label": ""}.
 """
 
 import random

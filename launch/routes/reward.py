@@ -1,7 +1,7 @@
 """The routes task: `a>k=` asks for a way from a to k in a graph of 40 nodes, every step along an edge.
 
-The answer names the nodes after the first one: `a>k=fk` goes from a over f to k. Any way of at most five steps is right,
-so most prompts have several right answers.
+The answer names the nodes after the first one: `a>k=fk` goes from a over f to k. Any way of at most five steps is
+right, so most prompts have several right answers.
 
 This file is also what OpenRLHF loads with `--reward.remote_url launch/routes/reward.py`: it calls `reward_func`.
 """
