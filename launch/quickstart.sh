@@ -35,8 +35,9 @@ say "model and prompts"
 cp "$home/prompts.jsonl" "$run/prompts.jsonl"
 
 addends_job "$home/model" "$run/prompts.jsonl" "$run"
+job+=(--entropy.target 0.4)
 # So small a policy collapses fast: W needs larger steps and a higher ceiling than the defaults, which suit 7B.
-job+=(--entropy.target 0.4 --entropy.schedule adaptive --entropy.step 0.2 --stare.w_max 20)
+if [[ " $* " != *" --policy_loss"* ]]; then job+=(--entropy.schedule adaptive --entropy.step 0.2 --stare.w_max 20); fi
 
 say "$steps steps"
 "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@"
@@ -53,6 +54,8 @@ check=()
 if (($# == 0 && steps >= default_steps)); then check=(--check); fi
 status=0
 "$python" launch/addends/table.py "$run/tensorboard" "${check[@]}" || status=$?
+# With --ckpt.load_enable and nothing to resume from.
+sed -n 's/^openrlhf-stare: \(no checkpoint in .*\)/\1/p' "$run/checkpoints/output.log" 2>/dev/null | tail -n 1 || :
 "$python" -m openrlhf_stare.report "$run" -o "$run/report.html"
 say "report: ${run#"$PWD/"}/report.html"
 say "curves: .venv/bin/tensorboard --logdir ${home#"$PWD/"}"

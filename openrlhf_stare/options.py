@@ -15,6 +15,13 @@ class UsageError(ValueError):
     """What the user asked for cannot run. The message is one sentence: the flag, its value and the remedy."""
 
 
+class Secret(str):
+    """A flag's value that is not shown where the arguments are printed."""
+
+    def __repr__(self) -> str:
+        return "'(not shown)'"
+
+
 def option(
     default: object,
     description: str,

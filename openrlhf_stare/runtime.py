@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 
 from openrlhf_stare.rules import Finding
+from openrlhf_stare.substitutions import OPENRLHF, TABLE, Substitution
 
 # Set to 1 or 0 it overrides the choice; the driver sets it for all the processes it starts.
 CPU_VARIABLE = "OPENRLHF_STARE_CPU"
+PROCESSES_PER_CORE = 4  # more would not end
 # A resource of the Ray that `own_ray` sets up, by which it is known.
 OWN_RAY = "openrlhf_stare_on_cpu"
 
@@ -45,10 +47,21 @@ def prepare_process() -> None:
         cpu.install()
 
 
+def substitutions() -> tuple[Substitution, ...]:
+    """The rows of the table that hold in this process."""
+    return TABLE if on_cpu() else OPENRLHF
+
+
 def needs_a_gpu(args: SimpleNamespace) -> Iterator[Finding]:
     """The flags that cannot work on a CPU, if this is one."""
     if cpu := _chosen():
         yield from cpu.needs_a_gpu(args)
+
+
+def head_sizes() -> list[int] | None:
+    """The sizes of an attention head that an engine can have; None for whatever the GPU's engine takes."""
+    cpu = _chosen()
+    return cpu.head_sizes() if cpu else None
 
 
 def set_arguments(args: SimpleNamespace) -> None:
@@ -65,6 +78,17 @@ def driver_without_a_gpu(available: dict[str, float]) -> Iterator[Finding]:
             "torch",
             f"sees no GPU where the driver runs, but the Ray cluster has {', '.join(accelerators)}",
             f"set {CPU_VARIABLE}=0 in the job's environment",
+        )
+
+
+def too_few_cores(gpus: int) -> Iterator[Finding]:
+    """On a CPU each of a job's GPUs is a process, and the Ray of its own would start any number of them."""
+    cores = os.cpu_count() or 1
+    if on_cpu() and gpus > PROCESSES_PER_CORE * cores:
+        yield Finding(
+            f"the {gpus} GPUs of the job",
+            f"would be {gpus} processes on the {cores} cores of this machine, which has no GPU",
+            f"use at most {PROCESSES_PER_CORE * cores}, or set RAY_ADDRESS to a cluster that has GPUs",
         )
 
 

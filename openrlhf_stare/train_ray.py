@@ -9,12 +9,29 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from types import SimpleNamespace
-from unittest.mock import patch
 
-from openrlhf_stare import dealing, runtime, tools, worker
-from openrlhf_stare.driver import checks, cluster, command, console, files, flags, paths, preflight, resources, seams
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the modules are imported needs no traceback
+
+# ruff: noqa: E402
+from openrlhf_stare import dealing, replacing, runtime, tools, worker
+from openrlhf_stare.driver import (
+    checks,
+    cluster,
+    command,
+    console,
+    files,
+    flags,
+    paths,
+    preflight,
+    resources,
+    run_folder,
+    seams,
+    signals,
+)
 from openrlhf_stare.notices import notice, printable
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.rules import refuse
@@ -22,7 +39,7 @@ from openrlhf_stare.rules import refuse
 
 def main() -> None:
     """Run the command. Exit status 2: flags, files, cluster or installation are wrong, and nothing is left running."""
-    with console.opened(sys.argv[1:]):
+    with console.opened(sys.argv[1:]), signals.told():
         try:
             sys.exit(run())
         except UsageError as error:
@@ -32,11 +49,13 @@ def main() -> None:
 
 def run() -> int:
     """Check the job, then train or, with --preflight, look at the nodes. Returns the exit status."""
-    seams.check_version()
+    seams.check(insist=seams.INSIST in sys.argv[1:])
     worker.install()  # announces our changes to OpenRLHF in this process
 
     flat = flags.parse()
     given = command.nested(flat)
+    if not given.dry_run:
+        refuse(cluster.address_for_others())
     warnings = checks.check(given)
     for warning in warnings:
         notice(warning)
@@ -47,6 +66,7 @@ def run() -> int:
     os.environ.update(variables)
 
     args = command.settle(flat)
+    refuse(paths.lost_with_the_job(args))
     paths.make_absolute(args)
     runtime.set_arguments(args)
     refuse(resources.uneven_batches(args), resources.more_ranks_than_gpus(args), dealing.nothing_kept(args))
@@ -55,16 +75,19 @@ def run() -> int:
         notice(warnings[-1])
     if args.preflight:
         return preflight.run(args, warnings, variables)
+    beginning = run_folder.check(args)
     if not args.no_checks:
         variables |= files.check(args)
-    seams.check()
-    console.start_job(args)
-    train(args, variables)
+    with run_folder.held(args.ckpt.path):
+        console.start_job(args)
+        if beginning:
+            console.tell_twice(beginning)
+        train(args, variables)
     return 0
 
 
 def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
-    """OpenRLHF's `train` with our two actors and our Ray settings.
+    """OpenRLHF's `train` with our Ray settings. Its actors are ours by the table in substitutions.py.
 
     Args:
         args: the nested arguments, checked.
@@ -74,22 +97,14 @@ def train(args: SimpleNamespace, variables: dict[str, str]) -> None:
         UsageError: the cluster is not there or cannot take the job.
         SystemExit: a process of the job died.
     """
-    import openrlhf.cli.train_ppo_ray as openrlhf_command
-    import openrlhf.trainer.ray.vllm_engine as vllm_engine
+    openrlhf_command = seams.import_command()
     import ray
 
-    from openrlhf_stare.actor_group.policy_actor import StarePolicyActor
-    from openrlhf_stare.driver import deaths
-    from openrlhf_stare.fixes.failed_engine import StareRolloutActor
+    from openrlhf_stare.driver import deaths, waiting
 
-    start_ray = functools.partial(cluster.start, ray.init, args, variables)
-    with (
-        patch.object(openrlhf_command, "PolicyModelActor", ray.remote(num_gpus=1)(StarePolicyActor)),
-        patch.object(vllm_engine, "RolloutRayActor", ray.remote(StareRolloutActor)),
-        patch.object(ray, "init", start_ray),
-    ):
+    with replacing.replaced("ray.init", functools.partial(cluster.start, ray.init, args, variables)):
         try:
-            with deaths.watched():
+            with deaths.watched(), waiting.told():
                 openrlhf_command.train(args)
         finally:
             console.catch_up()

@@ -6,8 +6,8 @@ The contract. OpenRLHF loads this file (`--reward.remote_url`) and calls `reward
 - `prompts`: the prompt alone, as the model got it; the response is `query[len(prompt):]`;
 - `labels`: what the prompt's line has under `--data.label_key`; this task needs none.
 It returns a tensor `rewards` with a number for each response, and `scores`, the same for the log; tensors in
-`extra_logs` are logged as well. A reward that is not finite leaves the response out of training. Never raise for what a
-model wrote: give it 0.
+`extra_logs` are logged as well. A reward that is not finite leaves the response out of training. Never raise for what
+a model wrote: give it 0.
 """
 
 import re

@@ -65,7 +65,7 @@ flags=(
     --ckpt.path "$RUN/checkpoints" --ckpt.output_dir "$RUN/model" --ckpt.save_steps "$SAVE_STEPS" --ckpt.load_enable
     --ckpt.save_hf --logger.tensorboard_dir "$RUN/tensorboard" --logger.wandb.run_name "$name"
 )
-if [[ $METHOD == stare ]]; then
+if [[ $METHOD == stare ]] && ((!BASELINE)); then
     flags+=(--entropy.target "$TARGET_ENTROPY" --entropy.schedule "$SCHEDULE")
     flags+=(--stare.variant "$VARIANT" --stare.top_p_ratio "$TOP_P_RATIO")
     # The PI schedule finds its own.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest.mock import patch
+from typing import Any
 
-import openrlhf.models.actor
 import torch
 
-from openrlhf_stare.actor_group.policy_loss import MethodLoss
 from openrlhf_stare.algorithms.entropy import chunked_entropy
+from openrlhf_stare.replacing import replaced
 
 
 class EntropyMeter:
@@ -20,14 +19,17 @@ class EntropyMeter:
     `exact`: the entropy of the next-token distribution, from the logits of the pass. `sampled`: -log pi of the sampled
     tokens. The sums are float64 and are reduced over the data-parallel group by the one who takes them.
 
-    For a method that needs the entropies themselves (`loss`), those of the log-prob pass are kept, and those of each
-    pass in training are handed to the loss.
+    With `needs_tokens`, for a method that needs the entropies themselves, those of the log-prob pass are kept, and
+    those of the last pass in training.
+
+    Attributes:
+        of_training: (B, A) the entropies of the last pass in training; None where no method needs them.
     """
 
-    def __init__(self, actor: torch.nn.Module, kind: str, loss: MethodLoss | None = None) -> None:
-        self.kind = kind
-        self.loss = loss if loss and loss.method.needs_entropy else None
-        self._kept: list[torch.Tensor] = []
+    def __init__(self, actor: torch.nn.Module, kind: str, needs_tokens: bool = False) -> None:
+        self.kind, self.needs_tokens = kind, needs_tokens
+        self.of_training: torch.Tensor | None = None
+        self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []  # entropies and mask (B, A) of each log-prob pass
         self.seconds = 0.0
         self._measuring = False
         self._totals: torch.Tensor | None = None  # (3,) on the actor's device: what `take` returns
@@ -47,7 +49,7 @@ class EntropyMeter:
     @contextmanager
     def without_gradient(self) -> Iterator[None]:
         """Entropies without a gradient and without a second tensor as large as the logits, which OpenRLHF's need."""
-        with patch.object(openrlhf.models.actor, "compute_entropy", self._timed_entropy):
+        with replaced("openrlhf.models.actor.compute_entropy", self._timed_entropy):
             yield
 
     def take(self) -> list[float]:
@@ -59,7 +61,9 @@ class EntropyMeter:
     def take_tokens(self) -> torch.Tensor | None:
         """(M,) the entropies of the tokens since the last call, on the CPU; None where no method needs them."""
         kept, self._kept = self._kept, []
-        return torch.cat([torch.empty(0), *(entropy[mask].cpu() for entropy, mask in kept)]) if self.loss else None
+        if not self.needs_tokens:
+            return None
+        return torch.cat([torch.empty(0), *(entropy[mask].cpu() for entropy, mask in kept)])
 
     def take_seconds(self) -> float:
         """The time spent on entropies beyond the log-prob pass since the last call."""
@@ -72,23 +76,25 @@ class EntropyMeter:
         self.seconds += time.perf_counter() - start
         return entropy
 
-    def _ask_for_entropy(self, actor, args, kwargs):
-        wanted = self.kind == "exact" if self._measuring else self.loss and actor.training
+    def _ask_for_entropy(
+        self, actor: torch.nn.Module, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict[str, Any]] | None:
+        wanted = self.kind == "exact" if self._measuring else self.needs_tokens and actor.training
         if wanted:
             return args, {**kwargs, "return_output": True, "return_entropy": True}
         return None
 
-    def _add(self, actor, args, kwargs, result):
+    def _add(self, actor: torch.nn.Module, args: tuple, kwargs: dict[str, Any], result: Any) -> torch.Tensor | None:
         if not self._measuring:
-            if self.loss and actor.training:
-                self.loss.entropies = result[1].entropy[:, -args[1].shape[1] :].detach()
+            if self.needs_tokens and actor.training:
+                self.of_training = result[1].entropy[:, -args[1].shape[1] :].detach()
             return None
         start = time.perf_counter()
         mask = args[1].bool()
         if self.kind == "exact":
             log_probs, output = result
             entropy = output.entropy[:, -mask.shape[1] :]
-            if self.loss:
+            if self.needs_tokens:
                 self._kept.append((entropy.float(), mask))
             entropy = entropy.double()
         else:

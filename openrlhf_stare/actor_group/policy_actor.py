@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from unittest.mock import patch
+from typing import Any
 
 import openrlhf.trainer.ray.ppo_actor as ppo_actor
 import ray
 import torch
 
-from openrlhf_stare.actor_group.entropy_meter import EntropyMeter
-from openrlhf_stare.actor_group.policy_loss import MethodLoss
+from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
+from openrlhf_stare.actor_group.saving import BEGINNING, full_disk_is_told, refuse_non_finite, remedy
 from openrlhf_stare.actor_group.settings import write_settings
+from openrlhf_stare.actor_group.target_trainer import TargetTrainer
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, responses_to_record
 from openrlhf_stare.algorithms.control import STUCK_ROLLOUTS, EntropyController, EntropyOutOfRange
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.algorithms.verdict import BAND
-from openrlhf_stare.fixes.saving import remedy
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, notice
-from openrlhf_stare.tpo.trainer import TargetTrainer
+from openrlhf_stare.replacing import plain_class, replaced
+
+TRAINER = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer"
+ENTROPY_COEF = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer.args.actor.entropy_coef"
 
 
 class NothingTrained(ValueError):
     """The job is over and its policy is what it was at the start."""
 
 
-class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
+class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured.
 
     `--policy_loss` is the name of a method or a file with one, or openrlhf, or tpo, which has a trainer of its own.
@@ -43,35 +45,29 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         part: the first part of the method's figures.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        self.step = 0  # under which the coming rollout is logged
         # DeepSpeed has garbage collected whenever it prepares a model: half a second, if among all that was imported.
         gc.freeze()
 
-    def init_model_from_pretrained(self, strategy, pretrain, max_steps=None, vllm_engines=None):
+    def init_model_from_pretrained(
+        self, strategy: Any, pretrain: str, max_steps: int | None = None, vllm_engines: list | None = None
+    ) -> None:
         if vllm_engines:
             # An engine that failed to start would leave rank 0 waiting for it for ever in the weight-sync group.
             ray.get([engine.get_num_unfinished_requests.remote() for engine in vllm_engines])
             notice(ENGINES_READY)
-        args, method = strategy.args, base.chosen(strategy.args.policy_loss)
-        trainer, loss, self.part = ppo_actor.ActorPPOTrainer, ppo_actor.PolicyLoss, base.name_of(args.policy_loss)
-        if args.policy_loss == "tpo":
-            trainer = TargetTrainer
-        elif method:
-            loss = functools.partial(MethodLoss, method, base.options_of(method, args))
-        # The names by which OpenRLHF's code makes the two.
-        with patch.multiple(ppo_actor, ActorPPOTrainer=trainer, PolicyLoss=loss):
+        args, self.part = strategy.args, base.name_of(strategy.args.policy_loss)
+        trainer = TargetTrainer if args.policy_loss == "tpo" else PolicyTrainer
+        with replaced(TRAINER, trainer):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
-        self.dp_group = strategy.ds_device_mesh["dp"].get_group()
-        self.loss = self.trainer.actor_loss_fn if method else None
-        if self.loss:
-            self.loss.group = self.dp_group
-        control = base.control_of(args)
-        self.controller = EntropyController(control, self.loss.method.strengths if self.loss else ())
-        self.meter = EntropyMeter(self.actor, control.measure, self.loss)
+        self.dp_group, self.loss, self.meter = self.trainer.dp_group, self.trainer.loss, self.trainer.meter
+        strengths = self.loss.method.strengths if self.loss else ()
+        self.controller = EntropyController(self.trainer.control, strengths)
         self._restore(self.checkpoint_states)
         self._told_of_no_advantage = self._told_of_a_bound = False
-        self.record = None
+        self.record: TokenRecord | None = None
         if (responses := responses_to_record(args)) and strategy.is_rank_0():
             self.record = TokenRecord(record_folder(args), responses, self.tokenizer)
         if args.logger.tensorboard_dir and strategy.is_rank_0():
@@ -86,10 +82,10 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
     # ── training on one rollout ──
 
     def begin_step(self, step: int) -> None:
-        """The step under which the coming rollout is logged, told by the trainer (`token_record.tell_the_step`)."""
+        """The step under which the coming rollout is logged, told by the trainer (`rollout/trainer.py`)."""
         self.step = step
 
-    def fit(self, kl_ctl: float = 0) -> dict:
+    def fit(self, kl_ctl: float = 0) -> dict[str, float]:
         start = time.perf_counter()
         figures = self._open_rollout()
         if self.record:
@@ -112,7 +108,7 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         bonus = self.loss.method.entropy_coefficient() if self.loss else None
         with (
             # At a bonus of 0 the pass is OpenRLHF's, without entropies.
-            patch.object(actor_args, "entropy_coef", bonus) if bonus else nullcontext(),
+            replaced(ENTROPY_COEF, bonus, on=actor_args) if bonus else nullcontext(),
             self.meter.without_gradient() if actor_args.entropy_coef is None and not bonus else nullcontext(),
         ):
             yield
@@ -167,12 +163,8 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
         """(N,), this rank's action tokens, all responses of the replay buffer."""
         items = self.trainer.replay_buffer.items
         masks = [item.action_mask.bool() for item in items]
-
-        def of_tokens(values: list[torch.Tensor]) -> torch.Tensor:
-            return torch.cat([torch.empty(0), *(value[mask] for value, mask in zip(values, masks, strict=True))])
-
-        log_probs = of_tokens([item.action_log_probs for item in items])
-        advantages = of_tokens([item.advantages for item in items])
+        log_probs = _selected([item.action_log_probs for item in items], masks)
+        advantages = _selected([item.advantages for item in items], masks)
         mask = torch.ones_like(log_probs, dtype=torch.bool)
         return base.Tokens(log_probs, advantages, mask, self.meter.take_tokens())
 
@@ -200,11 +192,32 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
 
     # ── checkpoints ──
 
+    def save_checkpoint(
+        self,
+        tag: str,
+        client_states: dict[str, Any] | None = None,
+        metric_value: float | None = None,
+        metric_key: str | None = None,
+    ) -> None:
+        """
+        Raises:
+            FloatingPointError: the policy is not finite, on all ranks.
+            OSError: the disk is full.
+        """
+        refuse_non_finite(self.actor.model, "actor", f"checkpoint {tag}")
+        client_states = {**(client_states or {}), "entropy": self._state()}
+        with full_disk_is_told(self.strategy.args.ckpt.path, tag):
+            super().save_checkpoint(tag, client_states, metric_value, metric_key)
+
+    def get_checkpoint_states(self) -> dict[str, Any]:
+        return super().get_checkpoint_states() or dict(BEGINNING)
+
     def save_model(self) -> None:
         """The trained model, at the end of the job.
 
         Raises:
             NothingTrained: it is the model that the job started with, on all ranks.
+            FloatingPointError: it is not finite, on all ranks.
         """
         if not self.actor.model.global_steps:  # DeepSpeed's count of optimizer steps, which a checkpoint keeps
             raise NothingTrained(
@@ -213,11 +226,8 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
                 "and why). Give more prompts, a smaller --train.batch_size, or a --rollout.batch_size that leaves "
                 "none out"
             )
+        refuse_non_finite(self.actor.model, "actor", "final model")
         super().save_model()
-
-    def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None) -> None:
-        client_states = {**(client_states or {}), "entropy": self._state()}
-        super().save_checkpoint(tag, client_states, metric_value, metric_key)
 
     def _state(self) -> dict:
         return {"method": self.part, "flags": self._flags(), "controller": self.controller.state_dict()}
@@ -264,3 +274,8 @@ class StarePolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_clas
             self.controller.follow(state["controller"])
         else:
             self.controller.load_state_dict(state["controller"])
+
+
+def _selected(values: list[torch.Tensor], masks: list[torch.Tensor]) -> torch.Tensor:
+    """(N,) what the masks select, one after the other."""
+    return torch.cat([torch.empty(0), *(value[mask] for value, mask in zip(values, masks, strict=True))])

@@ -24,7 +24,6 @@ class MethodLoss(PolicyLoss):
         method: the method; its name, formula and figures are in methods/.
         strengths: the values of the method's strengths until a rollout is opened with others.
         group: the data-parallel group; None for this process alone.
-        entropies: (B, A) of the training pass of the coming call, if the method needs them.
     """
 
     def __init__(self, method: type[Method], options: Options | None = None, **of_openrlhf) -> None:
@@ -32,7 +31,6 @@ class MethodLoss(PolicyLoss):
         self.method = method(options, clip_range=(self.clip_eps_low, self.clip_eps_high))
         self.strengths = {strength.name: strength.start for strength in self.method.strengths}
         self.group: torch.distributed.ProcessGroup | None = None
-        self.entropies: Tensor | None = None
         self._is_open = False
         self._seconds = 0.0
 
@@ -61,20 +59,26 @@ class MethodLoss(PolicyLoss):
         advantages: Tensor,
         action_mask: Tensor | None = None,
         *others,
+        entropies: Tensor | None = None,
         **named,
     ) -> tuple:
-        """Log-probs, advantages and mask (B, A) -> OpenRLHF's five values; the other arguments are passed through."""
+        """Log-probs, advantages and mask (B, A) -> OpenRLHF's five values; the other arguments are passed through.
+
+        Args:
+            entropies: (B, A) of this pass, in nats, without a gradient; for a method with `needs_entropy`.
+
+        Raises:
+            ValueError: the method needs entropies, and there are none.
+        """
         start = time.perf_counter()
         mask = torch.ones_like(advantages, dtype=torch.bool) if action_mask is None else action_mask.bool()
-        if self.method.needs_entropy and self.entropies is None:
-            raise ValueError(
-                f"{type(self.method).__name__} needs the tokens' entropies: set `entropies` before the call"
-            )
-        tokens = Tokens(old_log_probs, advantages, mask, self.entropies)
+        if self.method.needs_entropy and entropies is None:
+            raise ValueError(f"{type(self.method).__name__} needs the tokens' entropies: give `entropies`")
+        tokens = Tokens(old_log_probs, advantages, mask, entropies)
         with torch.no_grad():
             if not self._is_open:
-                entropies = None if self.entropies is None else self.entropies[mask]
-                pool = Tokens(old_log_probs[mask], advantages[mask], mask[mask], entropies)
+                of_tokens = None if entropies is None else entropies[mask]
+                pool = Tokens(old_log_probs[mask], advantages[mask], mask[mask], of_tokens)
                 self._open(pool, self.strengths)
             weights = self.method.weights(tokens)
         weighted = advantages if weights is None else weights.to(advantages.dtype) * advantages

@@ -23,7 +23,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -49,27 +49,6 @@ def record_folder(args: SimpleNamespace) -> Path:
 def responses_to_record(args: SimpleNamespace) -> int:
     """How many responses of each rollout a run with OpenRLHF's nested arguments records."""
     return base.control_of(args).record_tokens
-
-
-def tell_the_step(module: ModuleType) -> None:
-    """Change a trainer of OpenRLHF (`ppo_trainer` or `ppo_trainer_async`): before training the ranks are told the step
-    that is logged for it.
-
-    OpenRLHF's trainer counts steps, over restarts and while it trains a critic alone, and tells its actors nothing.
-    Ray's actor class has copies of inherited methods and takes them along to its process, so they are changed there.
-    """
-    import ray
-
-    trainer = module.PPOTrainer if hasattr(module, "PPOTrainer") else module.TrainingActor
-    actor_class = trainer.__ray_metadata__.modified_class
-    ppo_train = actor_class.ppo_train
-
-    def ppo_train_of_a_step(self, global_steps: int) -> dict:
-        if responses_to_record(self.args):
-            ray.get(self.actor_model_group.async_run_method("begin_step", step=global_steps + 1))
-        return ppo_train(self, global_steps)
-
-    actor_class.ppo_train = ppo_train_of_a_step
 
 
 class TokenRecord:

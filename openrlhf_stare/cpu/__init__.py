@@ -1,17 +1,21 @@
 """What lets OpenRLHF, DeepSpeed and vLLM run where there is no GPU. Imported only there.
 
 `environment` and `set_arguments` say how a job is set up, `needs_a_gpu` what cannot work;
-`install` announces the work-arounds of a process (patches.py), each of which waits for the import of what it mends.
+`install` announces the work-arounds of a process, rows of the table in `substitutions.py`, each of which waits for the
+import of what it mends.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
+from openrlhf_stare import replacing
 from openrlhf_stare.rules import Finding
-from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
 
 
 def environment() -> dict[str, str]:
@@ -55,6 +59,16 @@ def needs_a_gpu(args: SimpleNamespace) -> Iterator[Finding]:
             yield Finding(f"{flag} {size}", "needs GPUs, and torch sees none here", f"use 1, {elsewhere}")
 
 
+def head_sizes() -> list[int]:
+    """The sizes of an attention head that vLLM's engine can have here, as its source says; importing it takes long."""
+    folder = Path(importlib.util.find_spec("vllm").submodule_search_locations[0])
+    source = (folder / "v1/attention/backends/cpu_attn.py").read_text()
+    [function] = [
+        node for node in ast.walk(ast.parse(source)) if getattr(node, "name", None) == "get_supported_head_sizes"
+    ]
+    return ast.literal_eval(function.body[-1].value)
+
+
 def set_arguments(args: SimpleNamespace) -> None:
     """Give the flags that have one possible value on a CPU that value, once OpenRLHF has checked and adjusted them."""
     args.ds.attn_implementation = "sdpa"  # flash attention is a GPU kernel
@@ -68,17 +82,6 @@ _installed = False
 def install() -> None:
     """Announce the work-arounds in this process, once. Cheap: nothing that they mend is imported here."""
     global _installed
-    if _installed:
-        return
-    _installed = True
-    from openrlhf_stare.cpu import patches
-
-    patch_when_imported("torch.cuda", patches.answer_for_cuda)
-    hold_during_import("openrlhf.models.ring_attn_utils", patches.flash_attn_stand_ins)
-    patch_when_imported("deepspeed.comm.torch", patches.collectives_over_gloo)
-    patch_when_imported("openrlhf.utils.deepspeed.deepspeed", patches.strategy_on_cpu)
-    patch_when_imported("openrlhf.utils.distributed_util", patches.weight_sync_over_gloo)
-    patch_when_imported("openrlhf.trainer.ray.vllm_worker_wrap", patches.receive_weights_on_cpu)
-    patch_when_imported("openrlhf.trainer.ray.vllm_engine", patches.engine_that_proves_its_patches)
-    patch_when_imported("vllm.model_executor.layers.utils", patches.keep_plain_weights)
-    patch_when_imported("vllm.v1.worker.cpu_worker", patches.reserve_what_can_be_used)
+    if not _installed:
+        _installed = True
+        replacing.announce(cpu=True)

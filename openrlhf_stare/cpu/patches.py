@@ -1,10 +1,10 @@
-"""The work-arounds, one function each. The first line of each says what breaks without it."""
+"""What stands in the place of something that needs a GPU; the table in `substitutions.py` says where."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -22,13 +22,23 @@ class _CpuDevice(str):
         return (_CpuDevice, ())
 
 
-def answer_for_cuda(cuda: ModuleType) -> None:
-    """torch.cuda's device functions raise on a CPU build, and OpenRLHF calls them everywhere."""
-    device = _CpuDevice()
-    cuda.current_device = lambda: device
-    cuda.set_device = lambda device: None
-    cuda.synchronize = lambda device=None: None
-    cuda.current_stream = lambda device=None: None
+_DEVICE = _CpuDevice()
+
+
+def current_device() -> str:
+    return _DEVICE
+
+
+def set_device(device) -> None:
+    pass
+
+
+def synchronize(device=None) -> None:
+    pass
+
+
+def current_stream(device=None) -> None:
+    return None
 
 
 @contextmanager
@@ -53,28 +63,22 @@ def flash_attn_stand_ins() -> Iterator[None]:
             del sys.modules[name]
 
 
-def collectives_over_gloo(module: ModuleType) -> None:
-    """DeepSpeed compiles a C++ extension for collectives in shared memory, which a CPU without a compiler cannot."""
-    module.build_shm_op = lambda: None
+def build_no_extension() -> None:
+    return None
 
 
-def strategy_on_cpu(module: ModuleType) -> None:
-    """OpenRLHF's strategy asks for a "cuda" device mesh and a "cuda" EMA, and for what `_config_on_cpu` changes."""
-    init_device_mesh = module.init_device_mesh
-    module.init_device_mesh = lambda device_type, *args, **kwargs: init_device_mesh("cpu", *args, **kwargs)
+def mesh_of_cpus(init_device_mesh: Callable) -> Callable:
+    return lambda device_type, *args, **kwargs: init_device_mesh("cpu", *args, **kwargs)
 
-    moving_average = module.DeepspeedStrategy.moving_average
 
-    def moving_average_on_cpu(self, model, model_ema, beta=0.992, device="cpu"):
+def moving_average_on_cpu(moving_average: Callable) -> Callable:
+    def on_cpu(self, model, model_ema, beta=0.992, device="cpu"):
         return moving_average(self, model, model_ema, beta, "cpu")
 
-    module.DeepspeedStrategy.moving_average = moving_average_on_cpu
-
-    for name in ("get_train_ds_config", "get_eval_ds_config"):
-        setattr(module, name, _config_on_cpu(getattr(module, name)))
+    return on_cpu
 
 
-def _config_on_cpu(get_config):
+def config_on_cpu(get_config: Callable) -> Callable:
     """DeepSpeed's configuration, with ZeRO-3 gathers that do not race and an Adam that needs no compiler.
 
     The race is silent: ZeRO-3's coalesced gather waits on the last of its handles only, which is enough on one NCCL
@@ -94,17 +98,10 @@ def _config_on_cpu(get_config):
     return wrapped
 
 
-def weight_sync_over_gloo(module: ModuleType) -> None:
-    """Weight sync goes through a PyNccl group, and NCCL needs GPUs."""
-    module.stateless_init_process_group = lambda address, port, rank, world_size, device: GlooGroup(
-        address, port, rank, world_size
-    )
-
-
 class GlooGroup:
     """A gloo group outside torch's default one, with the `broadcast` of vLLM's PyNcclCommunicator."""
 
-    def __init__(self, address: str, port: int, rank: int, world_size: int) -> None:
+    def __init__(self, address: str, port: int, rank: int, world_size: int, device: object = None) -> None:
         from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
         self.group = stateless_init_torch_distributed_process_group(address, port, rank, world_size, "gloo")
@@ -117,22 +114,16 @@ class GlooGroup:
         self.group.broadcast([tensor], options).wait()
 
 
-def keep_plain_weights(module: ModuleType) -> None:
+def plain_linear(layer, remove_weight: bool) -> None:
     """vLLM's CPU backend repacks linear and lm_head weights after loading; later weight syncs then fail for the
     linears and are silently ignored for lm_head, so that the engine samples from a stale policy."""
-    module.dispatch_cpu_unquantized_gemm = _plain_linear
-
-
-def _plain_linear(layer, remove_weight: bool) -> None:
     import torch
 
     layer.cpu_linear = torch.nn.functional.linear
 
 
-def reserve_what_can_be_used(module: ModuleType) -> None:
-    """vLLM writes zeros to all of VLLM_CPU_KVCACHE_SPACE, which takes seconds for a GiB, even where the model can use
-    little of it: a whole sequence for each that it generates at a time."""
-    determine = module.CPUWorker.determine_available_memory
+def what_can_be_used(determine: Callable) -> Callable:
+    """Memory for a whole sequence for each that the model generates at a time, at most."""
 
     def determine_available_memory(self) -> int:
         layers = self.model_runner.get_kv_cache_spec().values()
@@ -140,50 +131,4 @@ def reserve_what_can_be_used(module: ModuleType) -> None:
         at_once = self.scheduler_config.max_num_seqs + 1  # vLLM keeps a block for itself
         return min(determine(self), at_once * sequence)
 
-    module.CPUWorker.determine_available_memory = determine_available_memory
-
-
-def receive_weights_on_cpu(module: ModuleType) -> None:
-    """vLLM's worker receives weights into device="cuda"."""
-    import torch
-
-    def update_weight(self, name, dtype, shape, empty_cache=False):
-        assert dtype == self.model_config.dtype, f"mismatch dtype: src {dtype}, dst {self.model_config.dtype}"
-        weight = torch.empty(shape, dtype=dtype)
-        self._model_update_group.broadcast(weight, src=0)
-        self.model_runner.model.load_weights(weights=[(name, weight)])
-
-    def repacked_layers(self) -> list[str]:
-        plain = torch.nn.functional.linear
-        return [
-            name
-            for name, layer in self.model_runner.model.named_modules()
-            # The experts of a mixture are repacked too, by code of their own that no patch here undoes.
-            if getattr(layer, "cpu_linear", plain) is not plain or hasattr(layer, "w13_weight")
-        ]
-
-    module.WorkerWrap.update_weight = update_weight
-    module.WorkerWrap.repacked_layers = repacked_layers
-
-
-def engine_that_proves_its_patches(module: ModuleType) -> None:
-    """vLLM only logs a plugin that fails or is filtered, and the engine would then train on stale weights."""
-    plain_class = module.RolloutRayActor.__ray_metadata__.modified_class
-
-    class CpuRolloutActor(plain_class):
-        async def __init__(self, *args, **kwargs):
-            await super().__init__(*args, **kwargs)
-            remedy = "let vLLM load the plugin openrlhf_stare (VLLM_PLUGINS filters it?), or set no VLLM_PLUGINS"
-            try:
-                answers = await self.llm.collective_rpc("repacked_layers")
-            except Exception as error:
-                raise RuntimeError(f"openrlhf-stare is not in place in vLLM's worker: {remedy}") from error
-            if any(answers):
-                raise RuntimeError(
-                    f"vLLM repacked the weights of {answers[0][0]}, so no weight sync would reach it: "
-                    f"use a dense model, and {remedy}"
-                )
-
-    import ray
-
-    module.RolloutRayActor = ray.remote(CpuRolloutActor)
+    return determine_available_memory

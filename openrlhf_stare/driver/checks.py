@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -25,6 +26,7 @@ def check(args: SimpleNamespace) -> list[str]:
     """
     _check_options(args)
     refuse(
+        _of_what_was_not_chosen(args),
         _entropy_and_method(args),
         _sr_grpo(args),
         cannot_go_with_tpo(args),
@@ -48,6 +50,32 @@ def _check_options(args: SimpleNamespace) -> None:
         base.control_of(args)
     except ValueError as error:
         raise UsageError(f"--entropy.{error}") from None
+
+
+def _of_what_was_not_chosen(args: SimpleNamespace) -> Iterator[Finding]:
+    """Options of another method or estimator, and of the controller where there is no method to control."""
+    chosen_methods = base.name_of(args.policy_loss).split("+")
+    for part in method_options(base.own_files(args.policy_loss)).keys() - chosen_methods:
+        for name in given(args, part):
+            yield _not_used(args, part, name, f"--policy_loss {part}")
+    chosen = {"tpo": args.policy_loss, "sr_grpo": args.algo.advantage.estimator}
+    for part, chooser in (("tpo", "--policy_loss tpo"), ("sr_grpo", "--advantage_estimator sr_grpo")):
+        for field in dataclasses.fields(CONFIGS[part]):
+            if chosen[part] != part and given(args, part)[field.name] != field.default:
+                yield _not_used(args, part, field.name, chooser)
+    if base.chosen(args.policy_loss) is None:
+        for name in ("schedule", "step", "k_p", "k_i"):
+            if given(args, "entropy").get(name, "open") != "open":
+                yield _not_used(args, "entropy", name, "a method's --policy_loss")
+
+
+def _not_used(args: SimpleNamespace, part: str, name: str, chooser: str) -> Finding:
+    return Finding(
+        f"--{part}.{name} {given(args, part)[name]}",
+        f"goes with {chooser}, and this job has --policy_loss {args.policy_loss} and --advantage_estimator "
+        f"{args.algo.advantage.estimator}",
+        "leave it out",
+    )
 
 
 def _entropy_and_method(args: SimpleNamespace) -> Iterator[Finding]:

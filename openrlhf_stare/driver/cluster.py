@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 from openrlhf_stare import runtime, worker
-from openrlhf_stare.driver import console, resources
+from openrlhf_stare.driver import console, resources, signals
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.rules import Finding, refuse
 
 CONNECT_SECONDS = 10
+# Of a Ray that the job starts for itself, which nobody else is to reach. In place of 127.0.0.1 Ray would take the
+# machine's address on the network; this one is of the loopback interface, too.
+ON_LOOPBACK = {"_node_ip_address": "127.0.0.2"}
 
 
 def start(init: Callable, args: SimpleNamespace, variables: dict[str, str], runtime_env: dict | None = None, **others):
@@ -35,9 +38,12 @@ def start(init: Callable, args: SimpleNamespace, variables: dict[str, str], runt
         # Without this, Ray's agents outlive a killed driver by a minute, in which they look for its control store.
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
         needs = resources.required(args)
+        for finding in runtime.too_few_cores(needs.gpus):
+            raise UsageError(f"{finding}; the job needs {needs}")
+        others |= ON_LOOPBACK
         if own := runtime.own_ray(needs.gpus, needs.cpus):
             others |= {**own, "include_dashboard": False}
-    elif "://" not in address:  # ray://, for Ray's client, is left to Ray
+    else:
         check_that_it_answers(address)
     runtime_env = runtime_env or {}
     env_vars = {**runtime_env.get("env_vars", {}), **variables}
@@ -46,6 +52,7 @@ def start(init: Callable, args: SimpleNamespace, variables: dict[str, str], runt
         # On a node without our package it would end every worker, before one could say what is missing.
         runtime_env.pop("worker_process_setup_hook", None)
     context = init(runtime_env=runtime_env, **others)
+    signals.listen_to_sigterm()
     if not args.preflight:  # which has a row for it
         from openrlhf_stare.driver import scaling  # imports Ray
 
@@ -77,6 +84,20 @@ def job_wide(runtime_env: dict) -> dict:
     theirs = submitted.get("env_vars", {})
     ours["env_vars"] = {name: value for name, value in env_vars.items() if name not in theirs}
     return ours
+
+
+def address_for_others() -> Iterator[Finding]:
+    """RAY_ADDRESS is the address of a cluster's control store."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    remedy = "give the HOST:PORT of its head, such as 10.0.0.1:6379, on a machine of the cluster"
+    if address.startswith("ray://"):
+        yield Finding(f"RAY_ADDRESS {address}", "is for Ray's client, through which OpenRLHF cannot train", remedy)
+    if address.startswith(("http://", "https://")):
+        yield Finding(
+            f"RAY_ADDRESS {address}",
+            "is where jobs are submitted",
+            f"submit this one with launch/cluster/submit.sh or `ray job submit`, or {remedy}",
+        )
 
 
 def running_cluster() -> str | None:

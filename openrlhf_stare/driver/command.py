@@ -52,6 +52,10 @@ def settle(flat: argparse.Namespace) -> SimpleNamespace:
     names |= {"args": copy.deepcopy(flat), "hierarchize": nested, "train": trained.append}
     try:
         exec(settling, names)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "modelscope":
+            raise
+        raise UsageError("--use_ms needs the package modelscope, which is not installed: install it") from None
     except AssertionError as error:
         sentence = " ".join(str(error).split()).rstrip(".")
         raise UsageError(f"OpenRLHF refuses these flags: {sentence}") from None

@@ -27,7 +27,7 @@ from types import SimpleNamespace
 from openrlhf_stare.algorithms.verdict import verdict
 from openrlhf_stare.driver.progress import SEPARATOR, Progress, describe, step_figures
 from openrlhf_stare.methods import base
-from openrlhf_stare.notices import COLOUR, ENGINES_READY, MARK, printable
+from openrlhf_stare.notices import COLOUR, ENGINES_READY, MARK, notice, printable
 from openrlhf_stare.options import UsageError
 
 PHASES = ("checks", "Ray", "engines", "models", "first step")
@@ -41,7 +41,7 @@ CATCH_UP_SECONDS = 1.0
 ERROR = "train_ray: error:"
 # Ray's prefix of a worker's line, with an address unless it is on the driver's node.
 FORWARDED = re.compile(r"^\((?:[^()]* )?pid=(\d+)(?:, ip=([^)]*))?\) ?")
-SAMPLES_PROMPTS = re.compile(r"^\((?:PPOTrainer|GenerateSamplesActor) pid=")  # whose bar counts them
+SAMPLES_PROMPTS = re.compile(r"^\(\w*(?:PPOTrainer|GenerateSamplesActor) pid=")  # whose bar counts them
 PROCESS = re.compile(r"\b(?:pid=(\d+), ip=|process (\d+) on )([\w.:]*\w)")
 LOGGED_ERROR = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:ERROR|CRITICAL) ")
 
@@ -145,6 +145,7 @@ class Console:
         self.last_lines: dict[tuple | None, deque[str]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
         self.noticed: Counter[str] = Counter()
         self.steps: list[dict[str, float]] = []  # the figures of each, for the verdict
+        self.at_the_end: list[str] = []
         self.stopping, self.reader = threading.Event(), None
 
     @staticmethod
@@ -274,7 +275,7 @@ class Console:
             if found := verdict(self.steps, **self.facts):
                 print(found.sentence)
             seconds = timedelta(seconds=round(time.monotonic() - self.screen.start))
-            print(f"done in {seconds}; complete output: {self.path}", flush=True)
+            print("\n".join([f"done in {seconds}; complete output: {self.path}", *self.at_the_end]), flush=True)
 
     def fail(self, error: str | None = None, traceback: str = "") -> None:
         """The end of a job that failed: the last lines of the process that failed, and the error.
@@ -370,6 +371,13 @@ def start_job(args: SimpleNamespace) -> None:
         method = base.make(args)
         strength = next(iter(base.strength_figures(method)), None)
         _console.start_job(args, strength, base.facts(method, args) if method else {})
+
+
+def tell_twice(sentence: str) -> None:
+    """A notice that is shown once more at the end of a job that did all its steps."""
+    notice(sentence)
+    if _console:
+        _console.at_the_end.append(sentence)
 
 
 def end_phase(name: str) -> None:

@@ -20,14 +20,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import BinaryIO
 
-from openrlhf_stare.driver import rows
+from openrlhf_stare import runtime
+from openrlhf_stare.driver import rows, run_folder
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 
 HUB_SECONDS = 10  # for the Hub to answer at all, perhaps through a slow proxy: as long as its clients wait
 FILE_SECONDS = 90  # for the import of a reward or agent file; from a slow file system the first takes long
 IMPORTED, WARNING = "imported", "warning: "  # what the process of a trial answers, besides "ok" and a refusal
+OUTPUT_BYTES = 1 << 20  # of what such a file prints
 TABLES = ("json", "jsonl", "csv", "parquet", "arrow")  # the endings that OpenRLHF reads as files of rows
 
 
@@ -57,7 +60,9 @@ def check(args: SimpleNamespace) -> dict[str, str]:
 
 
 def checkpoints(args: SimpleNamespace, token: str | None) -> str:
-    """Whether checkpoints and model can be written; `token` is a file that the driver sees in their folder."""
+    """Whether checkpoints and model can be written, and those that are there are to be resumed from; `token` is a file
+    that the driver sees in their folder."""
+    run_folder.check(args)
     for flag, path in (("--ckpt.path", args.ckpt.path), ("--ckpt.output_dir", args.ckpt.output_dir)):
         try:
             tempfile.TemporaryFile(dir=_nearest_folder(path)).close()
@@ -78,19 +83,20 @@ def model(args: SimpleNamespace) -> str:
         raise UsageError("--actor.model_name_or_path is not given: name the model to train")
     if _is_path(name) and not os.path.isdir(name):
         raise UsageError(f"--actor.model_name_or_path {name} is not a folder on this machine: give one that is")
-    from transformers import AutoConfig, AutoTokenizer
-
-    try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=True)
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
-    except Exception as error:  # a model's own code raises what it likes
+    if args.use_ms and not os.path.isdir(name):  # ModelScope's, which the job's processes ask
+        return f"{name}, of ModelScope"
+    config, tokenizer = _config_and_tokenizer(name)
+    sizes, head = runtime.head_sizes(), _head_size(config)
+    if sizes and head and head not in sizes and not args.dry_run:
         raise UsageError(
-            f"--actor.model_name_or_path {name} cannot be read ({_first_line(error)}): give a Hub id that this "
-            "machine can reach, or a folder that it sees"
-        ) from None
+            f"--actor.model_name_or_path {name} has attention heads of the size {head}, and vLLM's CPU engine takes "
+            f"{', '.join(map(str, sizes))}: use another model, or a machine with a GPU"
+        )
     positions = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
-    if positions and args.data.max_len > positions and rope.get("rope_type", "default") == "default":
+    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") not in ("", "0")
+    is_plain = rope.get("rope_type", "default") == "default"
+    if positions and args.data.max_len > positions and is_plain and not allowed:
         raise UsageError(
             f"--data.max_len {args.data.max_len} is more than the {positions} positions of {name}, which vLLM "
             f"refuses: use at most {positions}"
@@ -98,6 +104,37 @@ def model(args: SimpleNamespace) -> str:
     if args.data.apply_chat_template and not tokenizer.chat_template:
         raise UsageError(f"--data.apply_chat_template finds no chat template in {name}: leave the flag out")
     return f"{name} ({config.model_type}, {positions} positions)"
+
+
+def _config_and_tokenizer(name: str) -> tuple:
+    from transformers import AutoConfig, AutoTokenizer
+
+    flag = f"--actor.model_name_or_path {name}"
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=True)
+    except Exception as error:  # a model's own code raises what it likes
+        reason = _first_line(error)
+        if not os.path.isdir(name):
+            reason = f"there is no folder {name}; a model of the Hub by that name was not found either: {reason}"
+        raise UsageError(
+            f"{flag} cannot be read ({reason}): give a Hub id that this machine can reach, or a folder that it sees"
+        ) from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
+        if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # some classes are made without their files
+            raise ValueError("its files are not there")
+    except Exception as error:
+        raise UsageError(
+            f"{flag} has no tokenizer that can be read ({_first_line(error)}): save its base model's there"
+        ) from None
+    return config, tokenizer
+
+
+def _head_size(config) -> int | None:
+    """Of the attention; None where the configuration does not say it."""
+    config = getattr(config, "text_config", None) or config
+    size, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
+    return getattr(config, "head_dim", None) or (size // heads if size and heads else None)
 
 
 def data(args: SimpleNamespace) -> str:
@@ -255,31 +292,19 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
         finally:
             end()
         answer.seek(0)
-        lines = answer.read().splitlines()
-        if not lines and status is None:
-            raise UsageError(
-                f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs into the first call of "
-                f"{name}"
-            )
-        if lines == [IMPORTED] and status is None:
-            notice(f"{flag} {path} was not tried to its end: its first call takes more than {FILE_SECONDS} s")
-            return
-        if not lines or lines == [IMPORTED]:
-            raise UsageError(f"{flag} {path} ends the process that imports it (status {status}): mend it")
-        if lines[-1].startswith(WARNING):
-            notice(lines[-1].removeprefix(WARNING))
-        elif lines[-1] != "ok":
-            raise UsageError(lines[-1])
+        _judge(answer.read().splitlines(), status, path, name, flag)
 
     with (
         tempfile.TemporaryFile("w+") as answer,
         tempfile.TemporaryFile() as question,
+        _forwarded(path) as output,
         _pipe() as (asked, asking),
         subprocess.Popen(
             [*command, str(question.fileno()), str(asked)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=answer,
+            stderr=output,
             start_new_session=True,
             pass_fds=(question.fileno(), asked),
         ) as process,
@@ -289,6 +314,45 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
         finally:
             if process.returncode is None:  # else its id may be another's by now
                 end()
+
+
+def _judge(lines: list[str], status: int | None, path: str, name: str, flag: str) -> None:
+    """
+    Args:
+        lines: what the process of a trial has answered.
+        status: None if it had not ended in time.
+
+    Raises:
+        UsageError: the file cannot be used.
+    """
+    if not lines and status is None:
+        raise UsageError(
+            f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs into the first call of "
+            f"{name}"
+        )
+    if lines == [IMPORTED] and status is None:
+        notice(f"{flag} {path} was not tried to its end: its first call takes more than {FILE_SECONDS} s")
+    elif not lines or lines == [IMPORTED]:
+        raise UsageError(f"{flag} {path} ends the process that imports it (status {status}): mend it")
+    elif lines[-1].startswith(WARNING):
+        notice(lines[-1].removeprefix(WARNING))
+    elif lines[-1] != "ok":
+        raise UsageError(lines[-1])
+
+
+@contextmanager
+def _forwarded(path: str) -> Iterator[BinaryIO]:
+    """A file for what the process of a trial prints, which is then printed here, each line with the file's name.
+
+    Without that the console would take a line that looks like the trainer's for one.
+    """
+    with tempfile.TemporaryFile() as output:
+        try:
+            yield output
+        finally:
+            output.seek(0)
+            for line in output.read(OUTPUT_BYTES).decode(errors="replace").splitlines():
+                print(f"({os.path.basename(path)}) {line}", file=sys.stderr)
 
 
 @contextmanager

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import sys
 from collections.abc import Sequence
 
 from openrlhf_stare.algorithms.control import EntropyControl
-from openrlhf_stare.driver import command, console
-from openrlhf_stare.estimators.sr_grpo import SrGrpoConfig
+from openrlhf_stare.driver import command, console, seams
 from openrlhf_stare.methods import base
-from openrlhf_stare.options import Options, number_or_percentage
+from openrlhf_stare.notices import printable
+from openrlhf_stare.options import Options, Secret, UsageError, number_or_percentage
 from openrlhf_stare.rollout.failing_rewards import FailedRewards
+from openrlhf_stare.rollout.sr_grpo import SrGrpoConfig
 from openrlhf_stare.tools.config import ToolConfig
 from openrlhf_stare.tpo.target import TpoConfig
 
@@ -30,7 +32,15 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     """
     words = sys.argv[1:] if words is None else words
     parser = command.parser()
-    add_flags(parser, _own_methods(words))
+    own = _own_methods(words)
+    parts = {flag[2:].partition(".")[0] for flag in parser._option_string_actions} | {"entropy", *CONFIGS}
+    for file in own:
+        if (name := base.name_of(file)) in parts:
+            raise UsageError(
+                f"--policy_loss {file} cannot give its method the name {name}, since other flags begin with "
+                f"--{name}: give the file another name"
+            )
+    add_flags(parser, own)
     return parser.parse_args(words)
 
 
@@ -83,6 +93,14 @@ def add_flags(parser: argparse.ArgumentParser, own: Sequence[str] = ()) -> None:
         metavar="P",
         help="top-p of the evaluation's samples, between 0 and 1 (default: that of --rollout.top_p)",
     )
+    _add_flags_of_the_start(group)
+    console.add_flag(group)
+    _add_options(group, own)
+    _answer_with_one_line(parser)
+    parser._option_string_actions["--logger.wandb.key"].type = Secret
+
+
+def _add_flags_of_the_start(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--preflight",
         action="store_true",
@@ -104,11 +122,32 @@ def add_flags(parser: argparse.ArgumentParser, own: Sequence[str] = ()) -> None:
         help="start without looking for the model, data, reward and checkpoint folder on the driver's machine, for a "
         "driver that does not see what the nodes see",
     )
-    console.add_flag(group)
-    _add_options(group, own)
+    group.add_argument(
+        seams.INSIST,
+        action="store_true",
+        help=f"take an OpenRLHF of another version than {' or '.join(seams.SUPPORTED)}, as long as it has all that is "
+        "held on to (docs/substitutions.md)",
+    )
 
-    # argparse would print the usage of some 150 flags first, and the sentence would be lost below it.
-    parser.error = lambda message: parser.exit(2, f"train_ray: error: {' '.join(message.split())}\n")
+
+def _answer_with_one_line(parser: argparse.ArgumentParser) -> None:
+    """argparse would print the usage of some 150 flags before a sentence about a bad one."""
+
+    def error(message: str) -> None:
+        message = printable(" ".join(message.split()))
+        if message.startswith("unrecognized arguments: "):
+            message += _did_you_mean(message.split()[2:], [*parser._option_string_actions])
+        parser.exit(2, f"train_ray: error: {message}\n")
+
+    parser.error = error
+
+
+def _did_you_mean(unknown: list[str], flags: list[str]) -> str:
+    """The flags that are nearest to unknown ones, as a question; "" without any."""
+    typed = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+    near = [difflib.get_close_matches(word, flags, n=1, cutoff=0.7) for word in typed]
+    near = [names[0] for names in near if names]
+    return f" (did you mean {', '.join(near)}?)" if near else ""
 
 
 def _add_options(group: argparse._ArgumentGroup, own: Sequence[str]) -> None:

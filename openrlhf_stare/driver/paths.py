@@ -9,9 +9,11 @@ from __future__ import annotations
 import glob
 import json
 import os
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 from openrlhf_stare.methods import base
+from openrlhf_stare.rules import Finding
 
 
 def make_absolute(args: SimpleNamespace) -> None:
@@ -19,8 +21,7 @@ def make_absolute(args: SimpleNamespace) -> None:
 
     A job that was submitted with a working directory keeps its own: every node has a copy and runs its workers there.
     """
-    submitted = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
-    if "working_dir" in submitted:
+    if _has_working_directory():
         return
     args.ckpt.path, args.ckpt.output_dir = os.path.abspath(args.ckpt.path), os.path.abspath(args.ckpt.output_dir)
     if args.logger.tensorboard_dir:
@@ -44,3 +45,21 @@ def _datasets(names: str | None) -> str | None:
         return names
     names = [name.strip() for name in names.split(",")]
     return ",".join(os.path.abspath(name) if glob.glob(name.partition("@")[0]) else name for name in names)
+
+
+def lost_with_the_job(args: SimpleNamespace) -> Iterator[Finding]:
+    """What a job with a working directory trains does not go into one of that directory's copies."""
+    for flag, path in (("--ckpt.path", args.ckpt.path), ("--ckpt.output_dir", args.ckpt.output_dir)):
+        if _has_working_directory() and not os.path.isabs(path):
+            yield Finding(
+                f"{flag} {path}",
+                "is relative, and a job that was submitted with a working directory has a copy of it on each node, "
+                "which goes with the job",
+                "give the absolute path of a folder that all nodes share",
+            )
+
+
+def _has_working_directory() -> bool:
+    """Whether Ray runs the job in a copy of the folder that it was submitted from."""
+    submitted = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
+    return "working_dir" in submitted

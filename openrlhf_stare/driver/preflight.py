@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import openrlhf_stare
+from openrlhf_stare import runtime
 from openrlhf_stare.driver import cluster, files, resources
 from openrlhf_stare.notices import printable
 from openrlhf_stare.options import UsageError
@@ -140,6 +141,8 @@ def _ask_cluster(args: SimpleNamespace, variables: dict[str, str]) -> list[Row]:
                 f"the job needs {needs.gpus} GPUs, and {free.get('GPU', 0):g} of {total['GPU']:g} are free: end the "
                 "other jobs (`ray job list`), or the job waits for them"
             )
+        if runtime.OWN_RAY in total:
+            return f"no GPU: {needs.gpus} processes stand for GPUs on {os.cpu_count()} cores"
         return f"{needs.gpus} of {total['GPU']:g} GPUs, {needs.cpus} of {total['CPU']:g} CPUs"
 
     return [_row("cluster", f"{len(_alive())} nodes", enough)]

@@ -16,7 +16,7 @@ LINES_PER_RUN = 20  # where lines cannot be rewritten
 # A line of OpenRLHF's logger in the process of its trainer, as Ray forwards it: what another process prints, such as a
 # sampled text that looks the same, has another name before it, and what the trainer says of samples another beginning.
 STEP = re.compile(
-    r"\((?:PPOTrainer|TrainingActor) pid=[^)]*\) INFO [-\d]+ [:\d]+ ppo_trainer(?:_async)?\.py:\d+\] "
+    r"\(\w*(?:PPOTrainer|TrainingActor) pid=[^)]*\) INFO [-\d]+ [:\d]+ ppo_trainer(?:_async)?\.py:\d+\] "
     r"(?:\u2728 )?Global step (\d{1,12}): \{(.*)\}\s*$"
 )
 FIGURE = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|inf|nan))(?=[,)}]|$)")

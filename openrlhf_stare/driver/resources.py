@@ -24,6 +24,10 @@ class Needs:
         """Whether a cluster with these totals, `ray.cluster_resources()`, is large enough."""
         return self.gpus <= available.get("GPU", 0) and self.cpus <= available.get("CPU", 0)
 
+    def __str__(self) -> str:
+        parts = ", ".join(f"{count} for {what}" for what, count in self.parts)
+        return f"{self.gpus} GPUs ({parts}) and {self.cpus} CPUs (one for each GPU and one for the trainer)"
+
 
 def required(args: SimpleNamespace) -> Needs:
     """The sum over everything that OpenRLHF 0.11.2 places for a job.
@@ -45,12 +49,13 @@ def required(args: SimpleNamespace) -> Needs:
         parts.append(_ranks("ref", "the reference model", args.ref))
 
     has_critic, has_reward = bool(args.critic.model_name_or_path), not args.reward.remote_url
+    critic = "the critic, which --advantage_estimator gae has and group_norm has not"
     if has_critic and args.train.colocate_critic_reward:
         # These two get GPUs of their own even when everything else shares the actor's.
-        parts.append(_ranks("critic", "the critic and reward models" if has_reward else "the critic", args.critic))
+        parts.append(_ranks("critic", f"{critic}, and reward models" if has_reward else critic, args.critic))
     elif not everything_shared:
         if has_critic:
-            parts.append(_ranks("critic", "the critic", args.critic))
+            parts.append(_ranks("critic", critic, args.critic))
         if has_reward:
             parts.append(_ranks("reward", "the reward model", args.reward))
 
@@ -112,11 +117,9 @@ def too_small(args: SimpleNamespace, available: dict[str, float]) -> Iterator[Fi
     if needs.fit(available):
         return
     gpus, cpus = available.get("GPU", 0), available.get("CPU", 0)
-    parts = ", ".join(f"{count} for {what}" for what, count in needs.parts)
     yield Finding(
         "the job",
-        f"needs {needs.gpus} GPUs ({parts}) and {needs.cpus} CPUs (one for each GPU and one for the trainer), but the "
-        f"Ray cluster has {gpus:g} GPUs and {cpus:g} CPUs",
+        f"needs {needs}, but the Ray cluster has {gpus:g} GPUs and {cpus:g} CPUs",
         f"lower these flags, or start the cluster with `ray start --head --num-gpus={needs.gpus} "
         f"--num-cpus={needs.cpus}` or with more nodes, for which --wait_for_resources SECONDS waits",
     )

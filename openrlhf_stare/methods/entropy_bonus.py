@@ -25,7 +25,7 @@ from types import SimpleNamespace
 import torch.distributed as dist
 
 from openrlhf_stare.algorithms.control import Strength
-from openrlhf_stare.methods.base import Method, Tokens
+from openrlhf_stare.methods.base import Method, Tokens, control_of
 from openrlhf_stare.options import Options, option
 from openrlhf_stare.rules import Finding
 
@@ -63,4 +63,11 @@ class EntropyBonus(Method):
                 f"--actor.entropy_coef {args.actor.entropy_coef:g}",
                 f"does not go with --policy_loss {args.policy_loss}, which sets it",
                 "give --entropy_bonus.coefficient instead",
+            )
+        schedule = control_of(args).schedule
+        if schedule in ("open", "gate") and self.options.coefficient == 0:
+            yield Finding(
+                f"--entropy.schedule {schedule}",
+                f"leaves --entropy_bonus.coefficient at its start of 0, at which {self.name} does nothing",
+                "give --entropy_bonus.coefficient one above 0, or the schedule adaptive or pi",
             )

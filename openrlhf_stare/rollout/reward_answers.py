@@ -7,8 +7,7 @@ number. It logs an exception on a line among thousands, and takes a list for the
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Awaitable, Callable, Mapping
 
 import torch
 
@@ -22,10 +21,8 @@ SHOWN = 100  # characters
 _told: set[str] = set()
 
 
-def change(module: ModuleType) -> None:
-    """Change `openrlhf.utils.agent`: numbers are taken in any form, and the first exception is told to the user."""
-    executor = module.SingleTurnAgentExecutor
-    fetch = executor._fetch_rewards_via_func
+def telling_fetch(fetch: Callable[..., Awaitable[list]]) -> Callable[..., Awaitable[list]]:
+    """OpenRLHF's fetch of rewards, which takes numbers in any form, and tells the user the first exception."""
 
     async def fetch_and_tell(self, queries, prompts, labels):
         try:
@@ -34,7 +31,7 @@ def change(module: ModuleType) -> None:
             _tell_once(self.reward_endpoints[0], error, prompts[0])
             raise
 
-    executor._fetch_rewards_via_func = fetch_and_tell
+    return fetch_and_tell
 
 
 def as_wanted(answer: object) -> object:

@@ -1,65 +1,50 @@
 """Where TPO keeps the K responses of a prompt together: the softmax of its loss is over all of them.
 
-OpenRLHF drops a response's place in the rollout when it splits batches. Here each response carries its number, and a
-prompt's responses are K numbers in a row, from the rollout to the rank, its buffer and its micro-batches.
+OpenRLHF drops a response's place in the rollout when it splits batches. Here a prompt's responses are next to each
+other from the rollout to the rank, its buffer and its micro-batches.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from types import ModuleType
-from typing import Any
+from types import SimpleNamespace
 
+import openrlhf.trainer.ppo_utils.experience as experience
 import torch
 
 from openrlhf_stare.dealing import data_parallel_ranks
 
 
-def number_responses(module: ModuleType) -> None:
-    """Change `openrlhf.trainer.ppo_utils.experience_maker`: under TPO each response carries its number in the rollout.
+def balance_experiences(experiences: list, args: SimpleNamespace) -> list:
+    """OpenRLHF's dealing of dynamic batches, which under TPO is group by group: a prompt's responses are all on one
+    rank, next to each other. Without dynamic batches the chunks are contiguous and begin with a group anyway."""
+    if args.policy_loss != "tpo":
+        return experience.balance_experiences(experiences, args)
+    ranks, size = data_parallel_ranks(args), args.rollout.n_samples_per_prompt
+    places = [place for batch in experiences for place in batch.index]  # in the rollout; the split drops them
+    responses = [response for batch in experiences for response in experience.split_experience_batch(batch)]
+    responses = [responses[place] for place in torch.tensor(places).argsort().tolist()]
+    groups = [range(start, start + size) for start in range(0, len(responses), size)]
+    groups.sort(key=lambda group: sum(float(responses[place].total_length) for place in group))
+    # There and back over the ranks, so that none gets the longest group of every turn.
+    turns = [groups[start : start + ranks] for start in range(0, len(groups), ranks)]
+    shares = zip(*(turn[:: (-1) ** number] for number, turn in enumerate(turns)), strict=True)
+    return [
+        experience.make_experience_batch([responses[place] for place in sorted(itertools.chain(*share))])
+        for share in shares
+    ]
 
-    It is in the field `scores`, which has served its purpose (dynamic filtering) by then. OpenRLHF's batches and
-    buffers keep that field and its trainer does not log it; every other field is dropped, logged or needed.
+
+def check_whole_groups(responses: list, size: int) -> None:
+    """Look whether a rank's responses are `size` to each prompt, next to each other.
+
+    Raises:
+        RuntimeError: they are not.
     """
-    original = module.RemoteExperienceMaker.compute_advantages_and_returns
-
-    def compute_advantages_and_returns(self, experiences):
-        experiences = original(self, experiences)
-        if self.args.policy_loss == "tpo":
-            for experience in experiences:
-                experience.scores = torch.tensor(experience.index)
-        return experiences
-
-    module.RemoteExperienceMaker.compute_advantages_and_returns = compute_advantages_and_returns
-
-
-def number_of(response: Any) -> int:
-    """The response's number in the rollout, as `number_responses` gave it."""
-    return int(response.scores)
-
-
-def deal_whole_groups(module: ModuleType) -> None:
-    """Change `openrlhf.trainer.ppo_trainer`: under TPO dynamic batches are dealt group by group, so that a prompt's
-    responses are all on one rank. Without dynamic batches the chunks are contiguous and begin with a group anyway."""
-    from openrlhf.trainer.ppo_utils.experience import make_experience_batch, split_experience_batch
-
-    balance_experiences = module.balance_experiences
-
-    def balance_groups(experiences, args):
-        if args.policy_loss != "tpo":
-            return balance_experiences(experiences, args)
-        ranks, size = data_parallel_ranks(args), args.rollout.n_samples_per_prompt
-        responses = [response for experience in experiences for response in split_experience_batch(experience)]
-        responses.sort(key=number_of)
-        groups = [responses[start : start + size] for start in range(0, len(responses), size)]
-        groups.sort(key=lambda group: sum(float(response.total_length) for response in group))
-        # There and back over the ranks, so that none gets the longest group of every turn.
-        turns = [groups[start : start + ranks] for start in range(0, len(groups), ranks)]
-        shares = zip(*(turn[:: (-1) ** place] for place, turn in enumerate(turns)), strict=True)
-        return [make_experience_batch(list(itertools.chain(*share))) for share in shares]
-
-    module.balance_experiences = balance_groups
+    groups = [responses[start : start + size] for start in range(0, len(responses), size)]
+    if any(len(group) < size or any(each.prompts != group[0].prompts for each in group) for group in groups):
+        raise RuntimeError(f"The {len(responses)} responses of this rank are not whole groups of {size} for a prompt")
 
 
 class WholeGroups:

@@ -34,7 +34,7 @@ class MeasuredActor(ReadableActor):
         for batch in self.rollout:
             batch.action_log_probs = self._methods("openrlhf").forward(*_inputs([batch]))
         options = {name: getattr(self.loss, name) for name in inspect.signature(PolicyLoss).parameters}
-        self.plain_loss = PolicyLoss(**options)
+        self.plain_loss, self.own_loss = PolicyLoss(**options), self.trainer.actor_loss_fn
 
         self.work, training_step = [], self.trainer.training_step
 
@@ -48,7 +48,7 @@ class MeasuredActor(ReadableActor):
         """One log-prob pass and training: the seconds of both and of the pass, by the clock and of this process' time
         on a processor, and STARE's own by its log."""
         methods = self._methods(way)
-        self.trainer.actor_loss_fn = self.plain_loss if way == "openrlhf" else self.loss
+        self.trainer.actor_loss_fn = self.plain_loss if way == "openrlhf" else self.own_loss
         self.work.clear()
         torch.distributed.barrier(self.dp_group)
         clock, processor = time.perf_counter(), time.process_time()

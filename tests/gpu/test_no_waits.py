@@ -39,10 +39,10 @@ def test_a_method(watched, name):
     log_probs, advantages = -torch.rand(100, generator=generator), torch.randn(100, generator=generator)
     entropies = torch.rand(100, generator=generator)
     loss.open_rollout(base.Tokens(log_probs, advantages, torch.ones(100, dtype=torch.bool), entropies))
-    loss.entropies = torch.rand(ROWS, LENGTH, device="cuda")
+    of_pass = torch.rand(ROWS, LENGTH, device="cuda")
     batch, normalisers = micro_batch(generator), counts()
     watched()
-    value, *_ = loss(*batch, **normalisers)
+    value, *_ = loss(*batch, entropies=of_pass, **normalisers)
     value.backward()
 
 

@@ -32,7 +32,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ray.launcher import RayActorGroup  # noqa: E402
 
 from openrlhf_stare.actor_group.policy_actor import StarePolicyActor  # noqa: E402
-from openrlhf_stare.fixes.saving import own_values  # noqa: E402
+from openrlhf_stare.actor_group.saving import own_values  # noqa: E402
 
 FLAGS = """--actor.num_nodes 1 --vllm.num_engines 1 --reward.remote_url none.py --algo.kl.init_coef 0
 --advantage_estimator group_norm --rollout.n_samples_per_prompt 4 --rollout.micro_batch_size 1
@@ -132,7 +132,7 @@ class ReadableActor(StarePolicyActor):
         options = inspect.signature(PolicyLoss).parameters
         own = PolicyLoss(**{name: getattr(self.loss, name) for name in options})
         with (
-            patch.object(trainer, "actor_loss_fn", {"method": self.loss, "openrlhf": own}[loss]),
+            patch.object(trainer, "actor_loss_fn", {"method": trainer.actor_loss_fn, "openrlhf": own}[loss]),
             patch.object(trainer, "training_step", step),
             patch.object(PolicyLoss, "forward", forward),
         ):

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from jobs import ROOT, Cluster, Job, job_flags, marked_processes, problems, run_job
 
-from openrlhf_stare.fixes.checkpoints import is_complete
+from openrlhf_stare.actor_group.checkpoints import is_complete
 
 # What is killed -> how its command line starts (the driver's is known), and how the job then calls it. Ray shows our
 # actors by OpenRLHF's class while they run a method, and by ours in between.

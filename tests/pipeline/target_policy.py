@@ -39,7 +39,7 @@ def rollout(model: str) -> list[Experience]:
             response.action_mask = torch.zeros_like(response.action_mask)
         with torch.no_grad():
             response.action_log_probs = token_log_probs(policy, response) * response.action_mask
-        response.rewards, response.scores = rewards[number : number + 1], torch.tensor([number])
+        response.rewards, response.prompts = rewards[number : number + 1], [f"prompt {number // SAMPLES}"]
     return responses
 
 

@@ -13,7 +13,7 @@ import torch
 from jobs import ROOT, assert_figures, assert_sound, job_flags, marked_processes, run_job
 from kill_jobs import killed_job, last_line
 
-from openrlhf_stare.fixes.checkpoints import is_complete
+from openrlhf_stare.actor_group.checkpoints import is_complete
 
 
 def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards_until_the_policy_collapses(addends, tmp_path, cluster):
@@ -63,6 +63,33 @@ def test_a_policy_that_diverged_ends_the_job_with_its_last_checkpoint_finite(add
             assert torch.isfinite(weights).all()
 
 
+def test_a_reward_that_mostly_fails_is_quoted_and_ends_the_job(addends, tmp_path, cluster):
+    flags = [*job_flags(addends, tmp_path), "--data.max_samples", "16", "--failed_rewards.stop_after", "2"]
+    flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/mostly_fails.py"), "--console", "compact"]
+    job = run_job(flags, tmp_path, cluster=cluster)
+    assert job.status == 1 and job.left_over == [] and len(job.scalars["actor_grad_norm"]) == 1, job.output
+    assert re.search(
+        r"^openrlhf-stare: The reward function raised KeyError: 'no answer' \(\S+/mostly_fails.py, line 13\) for the "
+        r"prompt '\d\d='",
+        job.output,
+        re.M,
+    )
+    assert "RewardsFail: In 2 rollouts in a row more than half of the responses had no reward" in last_line(job)
+    assert "in the last one 24 of 32" in last_line(job)
+
+
+def test_a_job_that_made_no_step_does_not_end_well(addends, tmp_path, cluster):
+    # Two prompts fill no rollout of four, and no optimizer step.
+    rows = (addends / "prompts.jsonl").read_text().splitlines()[:2]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
+    flags = [*job_flags(addends, tmp_path), "--data.prompt_dataset", f"{tmp_path}/prompts.jsonl"]
+    job = run_job([*flags, "--console", "compact"], tmp_path, cluster=cluster)
+    assert job.status == 1 and job.left_over == [], job.output
+    assert "Rollout of 16 responses: 16 left out, 0 kept" in job.output
+    assert "NothingTrained: No optimizer step was made" in last_line(job)
+    assert not (tmp_path / "model/config.json").exists()
+
+
 def test_help_shows_openrlhfs_flags_and_ours():
     command = [sys.executable, "-m", "openrlhf_stare.train_ray", "--help"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -85,12 +112,18 @@ class TestOnARunningCluster:
         submit += ["--", sys.executable, "-m", "openrlhf_stare.train_ray"]
         self.wait_for(cluster, ray)
         # 14 prompts in rollouts of 4: three whole ones, and half of one, which fills no optimizer step.
+        # The reward prints what looks like a step of the trainer, and sequences that would act on a terminal.
+        hostile = str(ROOT / "tests/pipeline/rewards/hostile_prints.py")
         flags = [*job_flags(addends, tmp_path), "--data.max_samples", "14", "--console", "compact"]
+        flags += ["--reward.remote_url", hostile]
         job = run_job(flags, tmp_path, command=submit, env={"RAY_ADDRESS": cluster.jobs}, cluster=cluster)
         everything = (tmp_path / "checkpoints/output.log").read_text()
         assert all(f"Global step {step}:" in everything for step in (1, 2, 3))
         shown = job.output.splitlines()
         assert len(shown) <= 60 and any(line.startswith("step 3/") for line in shown), job.output
+        assert "Global step 999" in everything and "999" not in job.output and "99.0" not in job.output
+        assert shown.count("openrlhf-stare: ]0;a title]52;c;Y2xpcA==of a text") == 1
+        assert (tmp_path / "checkpoints/output.log").stat().st_mode & 0o777 == 0o600
         assert_sound(job, steps=3)
         assert_figures(job, rollouts=3)
         assert all(0.3 < figures["entropy/mean"] < 1.5 for figures in job.rollouts)

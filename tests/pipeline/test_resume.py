@@ -12,7 +12,7 @@ from jobs import CONTROL_FIGURES, OFF_POLICY_KL, ON_POLICY_KL, ROOT, assert_soun
 from kill_jobs import killed_job
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from openrlhf_stare.fixes.checkpoints import newest_complete
+from openrlhf_stare.actor_group.checkpoints import newest_complete
 from openrlhf_stare.methods import base
 
 OWN = str(ROOT / "tests/pipeline/methods/surprisal_weights.py")

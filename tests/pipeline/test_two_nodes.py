@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from jobs import MARK, ON_POLICY_KL, ROOT, end_processes, job_flags, run_job
 
-from openrlhf_stare.fixes.checkpoints import newest_complete
+from openrlhf_stare.actor_group.checkpoints import newest_complete
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip"), reason="network namespaces need root and iproute2"

@@ -5,12 +5,13 @@ Two actors die. One has the name of OpenRLHF's engines; the other is a user's, s
 
 import os
 import signal
+import sys
 import time
 
 import ray
 from ray._private.state import actors
 
-from openrlhf_stare.driver import deaths
+from openrlhf_stare.driver import cluster, deaths, signals
 
 
 class Mortal:
@@ -38,11 +39,15 @@ def kill(actor) -> None:
         time.sleep(0.2)
 
 
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, **cluster.ON_LOOPBACK)
 try:
-    with deaths.watched():
+    with signals.told(), deaths.watched():
+        signals.listen_to_sigterm()
         environment, engine, alive = Environment.remote(), RolloutRayActor.remote(), Environment.remote()
         kill(environment)
+        if sys.argv[1:] == ["waits"]:
+            print("waiting", flush=True)
+            ray.get(alive.wait.remote())
         print(f"after the environment: {deaths.first_death()}", flush=True)
         os.kill(ray.get(engine.pid.remote()), signal.SIGKILL)
         ray.get(alive.wait.remote())

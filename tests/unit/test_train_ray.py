@@ -2,8 +2,11 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -66,9 +69,76 @@ def test_a_hub_that_does_not_answer_is_asked_once(refusal, monkeypatch):
     assert said.startswith("--actor.model_name_or_path nobody/nothing cannot be read (")
 
 
+@pytest.mark.parametrize(
+    ("words", "variables", "sentence"),
+    [
+        ("", {"RAY_ADDRESS": "ray://127.0.0.1:1"}, "RAY_ADDRESS ray://127.0.0.1:1 is for Ray's client"),
+        ("", {"RAY_ADDRESS": "http://127.0.0.1:8265"}, "RAY_ADDRESS http://127.0.0.1:8265 is where jobs are"),
+        ("--use_ms", {}, "--use_ms needs the package modelscope, which is not installed"),
+        (
+            "--rollout.n_samples_per_prompt 3 --rollout.batch_size 2 --rollout.micro_batch_size 2",
+            {},
+            "--rollout.batch",
+        ),
+        ("--actor.num_gpus_per_node 64 --train.batch_size 1024", {}, "the 65 GPUs of the job would be 65 processes"),
+        # OpenRLHF's defaults: eight ranks of a critic, too.
+        (
+            "--advantage_estimator gae --actor.num_gpus_per_node 256 --rollout.batch_size 4096 "
+            "--train.batch_size 4096",
+            {},
+            "the 265 GPUs",
+        ),
+    ],
+)
+def test_what_could_not_start_or_would_train_nothing(refusal, words, variables, sentence):
+    said = refusal(*words.split(), **variables)
+    assert said.startswith(sentence) and "Traceback" not in said
+    if "gae" in words:
+        assert "8 for the critic, which --advantage_estimator gae has and group_norm has not" in said
+
+
+HANGS = "import pathlib, time\npathlib.Path(__file__ + '.started').touch()\ntime.sleep(1000)\n"
+
+
+@pytest.mark.parametrize("console", ["full", "compact"])
+@pytest.mark.parametrize(
+    ("number", "status", "last"),
+    [(signal.SIGTERM, 143, "train_ray: error: ended by SIGTERM"), (signal.SIGINT, -2, "train_ray: interrupted")],
+)
+def test_a_signal_during_the_checks_ends_them_with_a_sentence(job, tmp_path, console, number, status, last):
+    reward = tmp_path / "hangs.py"
+    reward.write_text(HANGS)
+    with started(*job, "--reward.remote_url", str(reward), "--console", console) as process:
+        while not Path(f"{reward}.started").exists() and process.poll() is None:
+            time.sleep(0.1)
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode == status and said.splitlines()[-1] == last and "Traceback" not in said
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.6, 1.0, 1.5])
+def test_ctrl_c_while_modules_are_imported_gives_no_traceback(job, seconds):
+    with started(*job) as process:
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode == -signal.SIGINT and "Traceback" not in said
+
+
+def started(*words: str) -> subprocess.Popen:
+    """The command, which hears Ctrl-C even if the tests run in the background of a script."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "openrlhf_stare.train_ray", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
 NO_TRAINING = """
 from openrlhf_stare import train_ray
-train_ray.seams.check = train_ray.console.start_job = lambda *args: None
+train_ray.console.start_job = lambda *args: None
 train_ray.train = lambda args, variables: print(variables)
 train_ray.run()
 """

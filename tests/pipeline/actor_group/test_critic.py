@@ -7,15 +7,15 @@ import ray
 import torch
 from harness import FLAGS, fixed_experiences, parse
 from openrlhf.trainer.ray.launcher import RayActorGroup
-from openrlhf.trainer.ray.ppo_critic import CriticModelActor
 from openrlhf.utils import get_strategy
 
-from openrlhf_stare.fixes.saving import own_values
+from openrlhf_stare.actor_group.critic import StareCriticActor
+from openrlhf_stare.actor_group.saving import own_values
 
 WAYS = {"fixed": ["--train.micro_batch_size", "2"], "dynamic": ["--train.dynamic_batch_enable"]}
 
 
-class ReadableCritic(CriticModelActor.__ray_metadata__.modified_class):
+class ReadableCritic(StareCriticActor):
     def parameters(self) -> dict[str, torch.Tensor]:
         return {name: own_values(value).detach().clone() for name, value in self.critic.named_parameters()}
 

@@ -17,7 +17,7 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_step_after_a_resume_is_that_of_the_uninterrupted_run(group_of, tmp_path, schedule):
-    """Two ranks save and two, in processes of their own, resume."""
+    """Two ranks save and two, in processes of their own, resume, past one cut short and one with a flipped byte."""
     flags = [*BATCH, *SCHEDULES[schedule], "--ckpt.path", str(tmp_path)]
     saving, resuming = group_of(2), group_of(2, 1)
     saving.start(flags)
@@ -26,6 +26,11 @@ def test_the_step_after_a_resume_is_that_of_the_uninterrupted_run(group_of, tmp_
     third = step(saving, 3)
     saving.run("save_checkpoint", "global_step3", {"global_step": 3})
     cut_short(tmp_path / "_actor/global_step3")
+    saving.run("save_checkpoint", "global_step4", {"global_step": 4})
+    [file] = (tmp_path / "_actor/global_step4").glob("*_rank_1_*_optim_states.pt")  # which rank 1 reads
+    contents = bytearray(file.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    file.write_bytes(contents)
 
     resuming.start([*flags, "--ckpt.load_enable"])
     assert [states["global_step"] for states in resuming.run("get_checkpoint_states")] == [2, 2]

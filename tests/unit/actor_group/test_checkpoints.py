@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_stare.fixes import checkpoints
-from openrlhf_stare.fixes.checkpoints import is_complete, newest_complete, resume_point
+from openrlhf_stare.actor_group import checkpoints
+from openrlhf_stare.actor_group.checkpoints import is_complete, newest_complete, resume_point
 
 STATES = ("zero_pp_rank_{}_mp_rank_00_model_states.pt", "bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt")
 
@@ -120,6 +120,50 @@ def test_a_checkpoint_of_plain_openrlhf_is_complete_when_its_ranks_had_saved_and
         assert not is_complete(folder / "global_step3")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "null",
+        "3",
+        '"text"',
+        "{}",
+        '{"files": []}',
+        '{"files": {"a": 1}}',
+        '{"time": 1, "files": null}',
+        "[" * 10**5,
+    ]
+    + [
+        '{"time": "x", "files": {}}',
+        '{"time": NaN, "files": {"metric.json": 1}}',
+        '{"time": 1, "files": {"\\u0000": 1}}',
+    ],
+    ids=lambda text: text[:30],
+)
+def test_a_manifest_that_somebody_else_wrote_is_passed_over(folder, text):
+    finished(folder / "global_step1")
+    (finished(folder / "global_step2") / checkpoints.MANIFEST).write_text(text)
+    assert resume_point([folder]) == (
+        "global_step1",
+        "Resuming from checkpoint global_step1, past the incomplete global_step2",
+    )
+
+
+def test_no_flipped_bit_of_a_manifest_is_followed(folder):
+    """Not to a checkpoint whose time is wrong, either: the order stays."""
+    older, newer = finished(folder / "global_step1"), finished(folder / "global_step2")
+    (folder / "latest").unlink()
+    for checkpoint in (older, newer):
+        manifest = checkpoint / checkpoints.MANIFEST
+        text = manifest.read_bytes()
+        for place in range(len(text)):
+            for bit in {0, place % 8}:
+                manifest.write_bytes(text[:place] + bytes([text[place] ^ 1 << bit]) + text[place + 1 :])
+                tag, _ = newest_complete([folder])
+                assert tag == "global_step2" or checkpoint == newer
+        manifest.write_bytes(text)
+
+
 # Which one a job resumes from
 
 
@@ -152,14 +196,49 @@ def test_latest_edited_by_hand_is_followed(folder):
     assert newest_complete([folder]) == ("global_step2", [])
 
 
-@pytest.mark.parametrize("latest", ["", "global_step9", None], ids=["empty", "names nothing", "gone"])
+@pytest.mark.parametrize(
+    "latest",
+    [b"", b"global_step9", b"\xff\xfe\x00global_step1", b"../global_step1", None],
+    ids=["empty", "names nothing", "no text", "elsewhere", "gone"],
+)
 def test_a_damaged_latest_does_not_matter(folder, latest):
     finished(folder / "global_step1")
     finished(folder / "global_step2")
     (folder / "latest").unlink()
     if latest is not None:
-        (folder / "latest").write_text(latest)
+        (folder / "latest").write_bytes(latest)
     assert newest_complete([folder]) == ("global_step2", [])
+    (folder / "latest").unlink(missing_ok=True)
+    (folder / "latest").mkdir()
+    assert newest_complete([folder]) == ("global_step2", [])
+
+
+def test_a_flipped_byte_in_any_place_of_a_file_of_tensors_is_found(folder):
+    """But for those that nothing reads: torch aligns its tensors with padding."""
+    checkpoint = finished(folder / "global_step1", numbers=8)
+    file = checkpoint / STATES[0].format(0)
+    whole = file.read_bytes()
+    assert checkpoints.is_whole(file)
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        if checkpoints.is_whole(file):
+            assert torch.load(file)["tensor"].tolist() == list(range(8)), place
+
+
+def test_one_with_a_damaged_file_is_passed_over_and_named(folder):
+    for step in (1, 2, 3):
+        finished(folder / f"global_step{step}")
+    cut_short(folder / "global_step3")
+    damaged = {"global_step2": "a_model_states.pt"}
+    assert resume_point([folder], damaged) == (
+        "global_step1",
+        "Resuming from checkpoint global_step1, past the incomplete global_step3, "
+        "global_step2 (damaged: a_model_states.pt)",
+    )
+    with pytest.raises(
+        checkpoints.NoCompleteCheckpoint, match=r"global_step2 \(damaged: a_model_states.pt\), global_st"
+    ):
+        resume_point([folder], damaged | {"global_step1": "b.pt"})
 
 
 def test_a_folder_that_was_copied_keeps_its_order(folder):
@@ -204,10 +283,11 @@ def test_the_critic_counts_if_the_job_has_one_that_was_saved(tmp_path):
 
 def test_a_job_killed_while_it_saved_its_first_checkpoint_starts_from_the_beginning(folder):
     folder.mkdir()
-    sentence = f"No checkpoint under {folder.parent} was ever finished: starting from the beginning"
-    assert resume_point([folder]) == (None, sentence)
+    path = folder.parent
+    assert resume_point([folder]) == (None, f"no checkpoint in {path}: started from the beginning")
     begun(folder / "global_step1")
-    assert resume_point([folder]) == (None, sentence.replace("finished", "finished (global_step1 was only begun)"))
+    sentence = f"no checkpoint in {path} (global_step1 was only begun): started from the beginning"
+    assert resume_point([folder]) == (None, sentence)
 
 
 @pytest.mark.parametrize("save", [finished, openrlhfs])
@@ -219,7 +299,7 @@ def test_where_all_complete_ones_are_damaged_the_job_does_not_start_from_the_beg
         resume_point([folder])
     assert str(caught.value) == (
         f"No checkpoint under {folder.parent} is complete any more (global_step3, global_step2, global_step1): "
-        "bring one back, or leave out --ckpt.load_enable to start from the beginning"
+        "bring one back, or start from the beginning in another --ckpt.path"
     )
 
 
@@ -272,15 +352,101 @@ def test_the_one_to_resume_from_stays_though_it_alone_is_larger_than_the_limit(f
     assert left_of(folder, "global_step4", "global_step3", 9, max_mem=0.5 * gib) == ["global_step3"]
 
 
-def test_a_new_best_one_replaces_the_old_unless_that_is_the_one_to_resume_from(folder):
-    for tag in ("global_step1", "best_global_step1", "global_step2"):
-        finished(folder / tag, metric=0.5)
+def tags_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_dir())
+
+
+def test_a_new_best_one_replaces_the_old_once_it_is_complete_in_actor_and_critic(tmp_path):
+    folders = folder, critic = tmp_path / "_actor", tmp_path / "_critic"
+    for one in folders:
+        for tag in ("global_step1", "best_global_step1", "global_step2"):
+            finished(one / tag, metric=0.5)
     assert left_of(folder, "global_step3", "global_step2", max_num=2) == ["best_global_step1", "global_step2"]
-    assert left_of(folder, "best_global_step3", "best_global_step1", max_num=2) == [
-        "best_global_step1",
-        "global_step2",
-    ]
-    assert left_of(folder, "best_global_step3", "global_step2", max_num=2) == ["global_step2"]
+    assert left_of(folder, "best_global_step3", "global_step2", max_num=2) == ["best_global_step1", "global_step2"]
+    begun(folder / "best_global_step3")
+    assert checkpoints.drop_replaced_best(folder, folders) == []
+    finish(folder / "best_global_step3")
+    assert checkpoints.drop_replaced_best(folder, folders) == []  # the critic could still be killed
+    finished(critic / "best_global_step3")
+    for one in folders:
+        assert checkpoints.drop_replaced_best(one, folders) == [one / "best_global_step1"]
+        assert "best_global_step3" in tags_in(one) and "best_global_step1" not in tags_in(one)
+
+
+def test_the_best_one_stays_if_it_is_the_one_to_resume_from(folder):
+    for tag in ("best_global_step1", "best_global_step2"):
+        finished(folder / tag)
+    (folder / "latest").write_text("best_global_step1")
+    assert checkpoints.drop_replaced_best(folder, [folder]) == []
+
+
+def test_a_best_one_that_was_only_begun_goes_and_the_one_before_it_stays(folder):
+    finished(folder / "best_global_step1")
+    begun(folder / "best_global_step2")
+    assert left_of(folder, "best_global_step3", "best_global_step1") == ["best_global_step1"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
+def test_a_metric_that_is_not_finite_is_none_and_does_not_change_the_order_of_the_others(folder, value):
+    for step, metric in enumerate([0.9, value, 0.2, value, 0.8, 0.1]):
+        finished(folder / f"global_step{step}", metric)
+    expected = [0, 1, 2, 3, 4, 5]
+    for gone, max_num in ((1, 6), (3, 5), (5, 4), (2, 3), (4, 2)):
+        expected.remove(gone)
+        assert left_of(folder, "global_step6", None, max_num) == [f"global_step{step}" for step in expected]
+
+
+def test_what_is_no_checkpoint_is_neither_counted_nor_deleted(folder):
+    for step in (1, 2):
+        finished(folder / f"global_step{step}")
+    for name in ("notes", "global_step0", "global_step1_copy", "best_of_all"):
+        (folder / name).mkdir()
+        (folder / name / "notes.txt").write_text("mine")
+    shutil.copytree(folder / "global_step1", folder / "global_step1_copy", dirs_exist_ok=True)
+    mine = ["best_of_all", "global_step0", "global_step1_copy", "notes"]
+    assert left_of(folder, "global_step3", "global_step2", max_num=3) == sorted(
+        [*mine, "global_step1", "global_step2"]
+    )
+    assert left_of(folder, "global_step3", "global_step2", 2, max_mem=0) == sorted([*mine, "global_step2"])
+    assert newest_complete([folder])[1] == []  # nothing is called incomplete
+    begun(folder / "global_step0")
+    assert (folder / "global_step0/notes.txt").read_text() == "mine"
+
+
+def test_of_a_link_nothing_is_deleted_outside_the_folder(tmp_path):
+    """Whole models and checkpoints that were moved to a larger disk."""
+    folder, elsewhere = tmp_path / "run/_actor", tmp_path / "elsewhere"
+    for tag in ("global_step1", "global_step2"):
+        finished(elsewhere / tag)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / tag).symlink_to(elsewhere / tag)
+    (elsewhere / "model").mkdir()
+    (elsewhere / "model/model.safetensors").touch()
+    (folder / "gone").symlink_to(elsewhere / "nowhere")
+    before = sorted(elsewhere.rglob("*"))
+    finished(folder / "global_step3")
+    (folder.parent / "global_step3_hf").symlink_to(elsewhere / "model")
+    assert newest_complete([folder]) == ("global_step3", [])
+    # Nor are they counted.
+    assert left_of(folder, "global_step4", "global_step2", 2) == ["global_step1", "global_step2", "global_step3"]
+    assert left_of(folder, "global_step4", "global_step2", 2, max_mem=0) == ["global_step1", "global_step2"]
+    assert newest_complete([folder]) == ("global_step2", [])
+    finished(folder / "global_step2")  # anew
+    assert not (folder / "global_step2").is_symlink() and not (folder.parent / "global_step3_hf").exists()
+    assert sorted(elsewhere.rglob("*")) == before and is_complete(elsewhere / "global_step2")
+
+
+def test_one_that_cannot_be_deleted_does_not_end_the_job(folder, monkeypatch, capsys):
+    for step in (1, 2, 3):
+        finished(folder / f"global_step{step}")
+
+    def refused(checkpoint):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(checkpoints, "delete", refused)
+    assert left_of(folder, "global_step4", "global_step3", max_num=2) == [f"global_step{step}" for step in (1, 2, 3)]
+    said = capsys.readouterr().err
+    assert f"The old checkpoint {folder}/global_step1 could not be deleted ([Errno 13] Permission denied)" in said
 
 
 @pytest.mark.parametrize("saved_by", [finished, begun, openrlhfs])
@@ -321,6 +487,7 @@ def save(folder: Path, tag: str, folders: list[Path], **limits) -> None:
     checkpoints.make_room(folder / tag, kept, metric=metric_of, **limits)
     begun(folder / tag)
     finish(folder / tag)
+    checkpoints.drop_replaced_best(folder, folders)
 
 
 def killed_before_operation(count: int, job) -> bool:
@@ -367,7 +534,11 @@ def test_a_job_killed_at_any_moment_of_saving_leaves_a_checkpoint_to_resume_from
 
         killed = killed_before_operation(count, job)
         tag, _ = newest_complete(folders)
-        assert tag == ("global_step1" if killed else new)
+        saved = all(is_complete(one / new) for one in folders)
+        assert tag == (new if saved else "global_step1")
+        assert saved or killed  # killed and saved: while it deleted the old best one
+        # There is always a best one, too.
+        assert any(all(is_complete(one / best) for one in folders) for best in ("best_global_step1", new))
         count += 1
     assert count > 20
 

@@ -100,8 +100,6 @@ def opened(method: type[base.Method]) -> MethodLoss:
 
 
 def call(loss: MethodLoss, inputs: dict[str, torch.Tensor]) -> tuple[tuple, torch.Tensor]:
-    inputs = dict(inputs)
-    loss.entropies = inputs.pop("entropies")
     log_probs = inputs["log_probs"].requires_grad_()
     result = loss(**inputs)
     result[0].backward()
@@ -170,11 +168,11 @@ class Policy(torch.nn.Module):
 @pytest.mark.parametrize("kind", ["exact", "sampled"])
 def test_the_meter_mixes_no_devices_and_waits_for_none_until_its_sums_are_taken(kind):
     logits, mask = torch.randn(*SHAPE, 20), batch()["action_mask"]
-    needs = MethodLoss(base.find("high_entropy")) if kind == "exact" else None
+    needs_tokens = kind == "exact"
 
     def measured(logits, mask):
         policy = Policy()
-        meter = EntropyMeter(policy, kind, needs)
+        meter = EntropyMeter(policy, kind, needs_tokens)
         with meter.measuring():
             policy.eval()(logits, mask)
         return policy, meter
@@ -183,14 +181,14 @@ def test_the_meter_mixes_no_devices_and_waits_for_none_until_its_sums_are_taken(
     sums, tokens = meter.take(), meter.take_tokens()
     with Device() as device:
         policy, meter = measured(Elsewhere(logits), Elsewhere(mask))
-        if needs:
+        if needs_tokens:
             with meter.without_gradient():
                 policy.train()(Elsewhere(logits), Elsewhere(mask), return_output=True)
-            assert needs.entropies.device.type == "meta" and needs.entropies.shape == SHAPE
+            assert meter.of_training.device.type == "meta" and meter.of_training.shape == SHAPE
         assert device.reads == []
         # What `take` reads; a tensor of this kind has no tolist.
         assert meter._totals.cpu().tolist() == sums and sums[1] == mask.sum()
-        assert needs is None or torch.equal(meter.take_tokens(), tokens)
+        assert not needs_tokens or torch.equal(meter.take_tokens(), tokens)
 
 
 # ── that mistakes are found ──

@@ -72,9 +72,8 @@ def test_a_method(name, request):
     entropies = torch.rand(100, generator=generator) if method.needs_entropy else None
     loss.open_rollout(Tokens(log_probs, advantages, torch.ones(100, dtype=torch.bool), entropies))
     request.getfixturevalue("on_a_gpu")
-    if method.needs_entropy:
-        loss.entropies = torch.rand(ROWS, LENGTH, device="cuda")
-    value, *_ = loss(*micro_batch(), **counts())
+    entropies = torch.rand(ROWS, LENGTH, device="cuda") if method.needs_entropy else None
+    value, *_ = loss(*micro_batch(), entropies=entropies, **counts())
     assert value.device.type == "cuda"
 
 

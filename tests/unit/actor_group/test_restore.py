@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from openrlhf_stare import EntropyControl, EntropyController, StareConfig, worker
-from openrlhf_stare.fixes import saving
 
 worker.install()
 
+from openrlhf_stare.actor_group import policy_actor  # noqa: E402
 from openrlhf_stare.actor_group.policy_actor import StarePolicyActor  # noqa: E402
 from openrlhf_stare.methods.stare import Stare  # noqa: E402
 
@@ -63,7 +63,7 @@ def test_only_an_error_of_the_disk_is_called_one(tmp_path, monkeypatch, error, i
     actor = StarePolicyActor.__new__(StarePolicyActor)
     actor.strategy = SimpleNamespace(args=args, save_ckpt=save_ckpt)
     actor.actor, actor.disable_ds_ckpt = SimpleNamespace(model=None), False
-    monkeypatch.setattr(saving, "refuse_non_finite", lambda *of: None)
+    monkeypatch.setattr(policy_actor, "refuse_non_finite", lambda *of: None)
     actor.part, actor.loss, actor.controller = "openrlhf", None, EntropyController(EntropyControl(schedule="open"), ())
     with pytest.raises(type(error) if not is_disk else OSError) as raised:
         actor.save_checkpoint("global_step1")

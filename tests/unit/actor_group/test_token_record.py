@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import ray
 import torch
 
 from openrlhf_stare import StareConfig, surprisal_thresholds, token_weights
@@ -150,26 +149,6 @@ def test_the_responses_are_spread_over_the_buffer_and_those_left_out_are_not_rec
     record.write(4, [])
     assert [line["step"] for line in lines(tmp_path)] == [1, 1, 1, 1, 2]
     assert len({line["time"] for line in lines(tmp_path)[:4]}) == 1, "a rollout has one time"
-
-
-@pytest.mark.parametrize("responses", [0, 1])
-def test_the_ranks_are_told_the_step_only_where_something_is_recorded(monkeypatch, responses):
-    """That OpenRLHF's own trainers tell it in their processes is shown by the jobs of test_recipes.py and
-    test_job_matrix.py, by the steps of their records."""
-    told = []
-
-    @ray.remote
-    class TrainingActor:
-        args = SimpleNamespace(policy_loss="stare", entropy=SimpleNamespace(record_tokens=responses))
-        actor_model_group = SimpleNamespace(async_run_method=lambda *method, **named: told.append((*method, named)))
-
-        def ppo_train(self, global_steps):
-            return {"trained": global_steps}
-
-    monkeypatch.setattr(ray, "get", lambda refs: refs)
-    token_record.tell_the_step(SimpleNamespace(TrainingActor=TrainingActor))
-    assert TrainingActor.__ray_metadata__.modified_class().ppo_train(6) == {"trained": 6}
-    assert told == [("begin_step", {"step": 7})] * responses
 
 
 def test_the_folder_is_beside_the_tensorboard_logs_or_that_of_the_checkpoints():

@@ -204,7 +204,10 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "--ckpt.max_num 1 --ckpt.save_steps 5 --ckpt.disable_ds",
         "--rollout.top_p 0.9",
         "--policy_loss openrlhf",
-        "--policy_loss openrlhf --entropy.schedule adaptive --entropy.step 0.2 --entropy.target 0.4",
+        "--policy_loss openrlhf --entropy.target 0.4 --entropy.schedule open",
+        "--policy_loss openrlhf --entropy.record_tokens 4",
+        "--policy_loss entropy_bonus --entropy.schedule gate --entropy_bonus.coefficient 0.01",
+        "--policy_loss entropy_bonus --entropy.schedule pi",
         "--policy_loss ce_gppo --train.max_epochs 2",
         "--policy_loss kl_cov --entropy.schedule pi --train.max_epochs 2",
         "--policy_loss high_entropy",
@@ -221,6 +224,35 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
 )
 def test_what_is_just_inside_is_accepted_without_a_warning(words):
     assert checks.check(parse(*words.split())) == []
+
+
+@pytest.mark.parametrize(
+    "flag, value, others",
+    [
+        ("--kl_cov.share", "0.002", ""),
+        ("--kl_cov.share", "0.002", "--policy_loss openrlhf"),
+        ("--stare.w_max", "20.0", "--policy_loss openrlhf"),
+        ("--stare.variant", "C2", "--policy_loss kl_cov --train.max_epochs 2"),
+        ("--tpo.eta", "0.5", ""),
+        ("--tpo.length_normalize", "False", "--tpo.no_length_normalize"),
+        ("--sr_grpo.tau", "0.1", "--advantage_estimator group_norm"),
+        ("--entropy.schedule", "pi", "--policy_loss openrlhf"),
+        ("--entropy.schedule", "gate", " ".join(TPO)),
+        ("--entropy.step", "0.2", "--policy_loss openrlhf"),
+    ],
+)
+def test_a_flag_of_what_was_not_chosen_is_refused(flag, value, others):
+    words = [] if value == "False" else [flag, value]
+    sentence = refusal(*words, *others.split())
+    assert sentence.startswith(f"{flag} {value} goes with ") and sentence.endswith(": leave it out")
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("schedule", ["gate", "open"])
+def test_a_bonus_that_stays_0_is_refused(schedule):
+    sentence = refusal("--policy_loss", "entropy_bonus", "--entropy.schedule", schedule)
+    assert sentence.startswith(f"--entropy.schedule {schedule} leaves --entropy_bonus.coefficient at its start of 0")
+    assert "give --entropy_bonus.coefficient one above 0" in sentence
 
 
 # What is warned of

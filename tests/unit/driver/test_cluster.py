@@ -2,10 +2,12 @@
 
 import json
 import socket
+from types import SimpleNamespace
 
 import pytest
 
 from openrlhf_stare import worker
+from openrlhf_stare.driver import cluster
 from openrlhf_stare.driver.cluster import check_that_it_answers, job_wide
 from openrlhf_stare.options import UsageError
 
@@ -125,3 +127,30 @@ def test_a_cluster_that_is_gone_is_refused_at_once(monkeypatch, given, source):
     sentence = f"no Ray cluster answers at 127.0.0.1:1, the address from {source}.*RAY_ADDRESS=local"
     with pytest.raises(UsageError, match=sentence):
         check_that_it_answers("127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("ray://10.0.0.1:10001", "is for Ray's client, through which OpenRLHF cannot train: give the HOST:PORT"),
+        ("http://10.0.0.1:8265", "is where jobs are submitted: submit this one with launch/cluster/submit.sh"),
+        ("10.0.0.1:6379", None),
+        ("local", None),
+        ("auto", None),
+    ],
+)
+def test_an_address_of_another_kind_is_refused(monkeypatch, address, said):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    found = [str(finding) for finding in cluster.address_for_others()]
+    assert found == [] if said is None else found[0].startswith(f"RAY_ADDRESS {address} {said}")
+
+
+@pytest.mark.parametrize("running", [None, "10.0.0.1:6379"])
+def test_only_a_ray_of_the_jobs_own_is_told_to_listen_on_loopback(monkeypatch, running):
+    monkeypatch.setattr(cluster, "running_cluster", lambda: running)
+    monkeypatch.setattr(cluster, "check_that_it_answers", lambda address: None)
+    monkeypatch.setattr(cluster.resources, "required", lambda args: cluster.resources.Needs(1, 2, ()))
+    monkeypatch.setattr(cluster.signals, "listen_to_sigterm", lambda: None)
+    given: dict = {}
+    cluster.start(lambda **settings: given.update(settings), SimpleNamespace(preflight=True), {})
+    assert given.get("_node_ip_address") == (None if running else "127.0.0.2")

@@ -176,6 +176,16 @@ def test_a_job_in_a_pipe(tmp_path):
     assert header.startswith("── started") and early == "imported" and rest == RECORDED.read_bytes().decode()
 
 
+def test_what_is_told_twice_stands_at_the_end_too(tmp_path):
+    job = Run("console.start_job(args)\nconsole.tell_twice('no checkpoint in x')\nreplay()", tmp_path)
+    assert job.status == 0
+    assert [line for line in job.out.splitlines() if "no checkpoint" in line] == [
+        "openrlhf-stare: no checkpoint in x",
+        "no checkpoint in x",
+    ]
+    assert job.out.splitlines()[-2].startswith("done in") and "openrlhf-stare: no checkpoint in x" in job.file
+
+
 @pytest.mark.parametrize(
     "flags", [("--console=compact",), ("--consol", "compact"), ("--console=full", "--con=compact")]
 )

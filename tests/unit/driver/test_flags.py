@@ -1,13 +1,14 @@
 """Our flags in OpenRLHF's own parser."""
 
 import dataclasses
+import pickle
 
 import pytest
 from flag_parser import openrlhf_parser, parse, parser_with_ours
 
 from openrlhf_stare import EntropyControl, StareConfig, TpoConfig
-from openrlhf_stare.driver import flags
-from openrlhf_stare.options import given
+from openrlhf_stare.driver import command, flags
+from openrlhf_stare.options import UsageError, given
 
 FIELDS = dataclasses.fields(StareConfig)
 DEFAULTS = {field.name: field.default for field in FIELDS}
@@ -103,7 +104,7 @@ def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expe
 def test_openrlhfs_flags_parse_to_the_same_values(words):
     without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
     added = (
-        set("policy_loss eval_top_p preflight dry_run wait_for_resources no_checks console".split())
+        set("policy_loss eval_top_p preflight dry_run wait_for_resources no_checks any_openrlhf console".split())
         | ALWAYS_THERE.keys()
     )
     run_name = "logger.wandb.run_name"  # the minute of the day
@@ -147,6 +148,36 @@ def test_a_flag_that_cannot_be_read_ends_with_status_2_and_one_line(words, named
     assert out == ""
     assert err.startswith("train_ray: error: ") and err.count("\n") == 1 and err.endswith("\n")
     assert all(name in err for name in named)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--stare.varient C2", "--stare.variant"),
+        ("--rollout.n_sample_per_prompt 4", "--rollout.n_samples_per_prompt"),
+        ("--actor.model_name_or_pat=x --train.batchsize 3", "--train.batch_size"),
+        ("--nothing.like.it 1", None),
+    ],
+)
+def test_a_mistyped_flag_is_answered_with_the_nearest(typed, meant, capsys):
+    with pytest.raises(SystemExit):
+        parse(*typed.split())
+    said = capsys.readouterr().err
+    assert (f"did you mean {meant}" in said) if meant else ("did you mean" not in said)
+
+
+def test_no_key_is_printed_with_the_arguments():
+    args = parse("--logger.wandb.key", "f00")
+    assert args.logger.wandb.key == "f00" and "f00" not in str(args) and "f00" not in str(vars(args))
+    assert pickle.loads(pickle.dumps(args)).logger.wandb.key == "f00"
+    assert "f00" not in str(command.settle(flags.parse([*TYPICAL[:-1], "--logger.wandb.key", "f00"])))
+
+
+@pytest.mark.parametrize("name", ["entropy", "data", "train", "tpo", "tool"])
+def test_a_method_of_ones_own_whose_name_begins_other_flags_is_refused(tmp_path, name):
+    (tmp_path / f"{name}.py").write_text("")
+    with pytest.raises(UsageError, match=f"--policy_loss .*/{name}.py cannot give its method the name {name}"):
+        parse("--policy_loss", f"{tmp_path}/{name}.py")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_stare.driver import command, flags, paths
+from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import refuse
 
 FLAGS = """--actor.model_name_or_path model --critic.model_name_or_path org/critic --advantage_estimator gae
 --data.prompt_dataset prompts.jsonl,org/prompts@part,saved@part --reward.remote_url reward.py,http://127.0.0.1:1
@@ -41,3 +43,17 @@ def test_a_job_submitted_with_a_working_directory_keeps_its_own(args, monkeypatc
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": {"working_dir": "there"}}))
     paths.make_absolute(args)
     assert (args.policy_loss, args.ckpt.path) == ("own.py", "checkpoints")
+
+
+def test_what_such_a_job_trains_is_not_written_into_a_node_s_copy(args, monkeypatch):
+    refuse(paths.lost_with_the_job(args))
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": {"working_dir": "there"}}))
+    with pytest.raises(
+        UsageError, match="^--ckpt.path checkpoints is relative, .*: give the absolute path of a folder"
+    ):
+        refuse(paths.lost_with_the_job(args))
+    args.ckpt.path = "/shared/checkpoints"
+    with pytest.raises(UsageError, match="^--ckpt.output_dir ./ckpt is relative"):
+        refuse(paths.lost_with_the_job(args))
+    args.ckpt.output_dir = "/shared/model"
+    refuse(paths.lost_with_the_job(args))

@@ -19,8 +19,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from openrlhf_stare import runtime
 from openrlhf_stare.driver import files, preflight
 from openrlhf_stare.options import UsageError
+from openrlhf_stare.rules import refuse
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -30,7 +32,10 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
     """OpenRLHF's arguments, as far as the checks read them, for a job that can start."""
     return SimpleNamespace(
         actor=SimpleNamespace(model_name_or_path=tiny_task["MODEL"]),
-        ckpt=SimpleNamespace(path=str(tmp_path / "a/b/checkpoints"), output_dir=str(tmp_path / "model")),
+        ckpt=SimpleNamespace(
+            path=str(tmp_path / "a/b/checkpoints"), output_dir=str(tmp_path / "model"), load_enable=False
+        ),
+        critic=SimpleNamespace(model_name_or_path=None),
         data=SimpleNamespace(
             prompt_dataset=tiny_task["DATA"],
             prompt_split="train",
@@ -45,6 +50,7 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
         reward=SimpleNamespace(remote_url=None, model_name_or_path=tiny_task["MODEL"]),
         train=SimpleNamespace(agent_func_path=None),
         use_ms=False,
+        dry_run=False,
     )
 
 
@@ -176,6 +182,72 @@ def test_no_chat_template(args):
     assert check == "model" and "no chat template" in sentence
 
 
+def model_with(tiny_task, tmp_path, without: str = "", **config) -> str:
+    """A copy of the model with other values in its configuration, and without the files of a name."""
+    folder = Path(shutil.copytree(tiny_task["MODEL"], tmp_path / "copy"))
+    values = json.loads((folder / "config.json").read_text()) | config
+    (folder / "config.json").write_text(json.dumps(values))
+    for file in folder.glob(without or "nothing"):
+        file.unlink()
+    return str(folder)
+
+
+def test_a_head_size_that_vllms_cpu_engine_does_not_take(args, tiny_task, tmp_path):
+    args.actor.model_name_or_path = model_with(tiny_task, tmp_path, head_dim=48)
+    check, sentence = failure(args)
+    assert (
+        check == "model" and "has attention heads of the size 48, and vLLM's CPU engine takes 32, 64, 80" in sentence
+    )
+    args.dry_run = True  # for a cluster elsewhere
+    assert found(args)["model"].ok
+
+
+def test_the_head_sizes_are_those_of_vllm():
+    from openrlhf_stare import cpu
+
+    code = (
+        "from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend as b; print(b.get_supported_head_sizes())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-1] == str(cpu.head_sizes()), done.stderr
+
+
+def test_a_model_without_a_tokenizer(args, tiny_task, tmp_path):
+    args.actor.model_name_or_path = folder = model_with(tiny_task, tmp_path, without="*token*")
+    check, sentence = failure(args)
+    assert check == "model" and "\n" not in sentence
+    assert sentence.startswith(f"--actor.model_name_or_path {folder} has no tokenizer that can be read (")
+
+
+def test_a_mistyped_folder_of_a_model(args, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    args.actor.model_name_or_path = "models/qwen"
+    check, sentence = failure(args)
+    assert (
+        check == "model"
+        and "there is no folder models/qwen; a model of the Hub by that name was not found" in sentence
+    )
+
+
+def test_vllms_own_variable_allows_more_positions(args, monkeypatch):
+    args.data.max_len = 2048
+    assert "more than the 64 positions" in failure(args)[1]
+    monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
+    assert found(args)["model"].ok
+
+
+def test_what_comes_from_modelscope_is_left_to_the_job(args):
+    args.use_ms, args.actor.model_name_or_path, args.data.prompt_dataset = True, "owner/model", "owner/prompts"
+    assert found(args)["model"].ok and found(args)["data"].ok
+
+
+def test_more_processes_than_this_machine_can_run_are_refused_before_ray(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    refuse(runtime.too_few_cores(8))
+    with pytest.raises(UsageError, match="9 GPUs of the job would be 9 processes on the 2 cores"):
+        refuse(runtime.too_few_cores(9))
+
+
 @pytest.mark.parametrize("flag", ["--data.prompt_dataset", "--eval.dataset"])
 def test_data_that_is_not_there(args, tmp_path, flag):
     section, name = flag.removeprefix("--").split(".")
@@ -302,6 +374,13 @@ def test_a_reward_function_is_tried_on_the_first_row_and_an_empty_answer(args, t
     check, sentence = failure(args)
     assert check == "reward" and said in sentence and "\n" not in sentence
     assert sentence.startswith(f"--reward.remote_url {tmp_path}/reward.py ")
+
+
+def test_what_a_reward_function_prints_bears_its_files_name(args, tmp_path, capsys):
+    (tmp_path / "reward.py").write_text(REWARD.format("print('Global step 9: {}')"))
+    args.reward.remote_url = [str(tmp_path / "reward.py")]
+    assert found(args)["reward"].ok
+    assert "(reward.py) Global step 9: {}\n" in capsys.readouterr().err
 
 
 def test_a_reward_function_of_other_arguments_is_refused(args, tmp_path):

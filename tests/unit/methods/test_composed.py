@@ -135,10 +135,9 @@ def test_one_effort_for_all():
 def test_a_neutral_composition_is_openrlhfs_loss_bit_for_bit(policy_loss):
     of, method = tokens(), base.chosen(policy_loss)
     loss = MethodLoss(method, clip_eps_high=0.28)
-    loss.entropies = of.entropies
     loss.open_rollout(flat(of), at(loss.method, "neutral"))
     log_probs = (of.log_probs + 0.4).requires_grad_()
-    ours = loss(log_probs, of.log_probs, of.advantages, of.action_mask)
+    ours = loss(log_probs, of.log_probs, of.advantages, of.action_mask, entropies=of.entropies)
     theirs = PolicyLoss(clip_eps_high=0.28)(log_probs, of.log_probs, of.advantages, of.action_mask)
     assert all(mine is other is None or torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
 

@@ -94,8 +94,7 @@ def test_high_entropy_keeps_the_published_tokens(case):
     batch = {**random_batch(), "action_mask": mask}
     batch = {name: tensor[:, :10].repeat(2, 1)[:6] for name, tensor in batch.items()} | {"action_mask": mask}
     loss = make("high_entropy", share=case["share"])
-    loss.entropies = entropies
-    result, gradient = call(loss, batch)
+    result, gradient = call(loss, batch, entropies=entropies)
     kept = torch.tensor(case["kept"])
     expected, expected_gradient = call(PolicyLoss(), {**batch, "advantages": batch["advantages"] * kept})
     assert torch.equal(result[0], expected[0]) and torch.equal(gradient, expected_gradient)
@@ -151,12 +150,12 @@ def test_entropy_bonus_sets_the_coefficient_of_openrlhfs_own_bonus():
 def test_a_neutral_method_is_openrlhfs_loss_bit_for_bit(name, surrogate):
     batch, normalisers = random_batch(), {"dp_size": 2, "batch_num_tokens": 37.0, "global_batch_size": 6.0}
     loss = make(name, surrogate)
-    loss.entropies = torch.rand(5, 12)
+    entropies = torch.rand(5, 12)
     neutral = {strength.name: strength.neutral for strength in loss.method.strengths}
     flat = [batch[key][batch["action_mask"]] for key in ("old_log_probs", "advantages", "action_mask")]
-    loss.open_rollout(base.Tokens(*flat, loss.entropies[batch["action_mask"]]), neutral)
+    loss.open_rollout(base.Tokens(*flat, entropies[batch["action_mask"]]), neutral)
     for others in ({}, normalisers):
-        result, gradient = call(loss, batch, **others)
+        result, gradient = call(loss, batch, entropies=entropies, **others)
         expected, expected_gradient = call(PolicyLoss(**surrogate), batch, **others)
         assert torch.equal(gradient, expected_gradient)
         for ours, theirs in zip(result, expected, strict=True):
@@ -190,9 +189,7 @@ def test_the_first_step_after_a_rollout_is_openrlhfs(name):
 def test_without_advantages_there_is_no_gradient(name):
     batch = random_batch()
     batch["advantages"] = torch.zeros(5, 12)
-    loss = make(name)
-    loss.entropies = torch.rand(5, 12)
-    result, gradient = call(loss, batch)
+    result, gradient = call(make(name), batch, entropies=torch.rand(5, 12))
     assert result[0] == 0 and not gradient.any()
 
 
@@ -200,13 +197,12 @@ def test_without_advantages_there_is_no_gradient(name):
 def test_what_lies_in_the_padding_does_not_matter(name):
     batch = random_batch()
     loss = make(name, share=0.3) if name in ("kl_cov", "clip_cov") else make(name)
-    loss.entropies = torch.rand(5, 12)
-    result, gradient = call(loss, batch)
+    entropies = torch.rand(5, 12)
+    result, gradient = call(loss, batch, entropies=entropies)
     outside = ~batch["action_mask"]
     for key in ("log_probs", "old_log_probs"):
         batch[key] = batch[key].masked_fill(outside, -3.0 if key == "log_probs" else -0.1)
-    loss.entropies = loss.entropies.masked_fill(outside, 9.0)
-    other, other_gradient = call(loss, batch)
+    other, other_gradient = call(loss, batch, entropies=entropies.masked_fill(outside, 9.0))
     assert torch.equal(result[0], other[0]) and torch.equal(gradient, other_gradient)
 
 

@@ -1,12 +1,12 @@
 """Evaluation samples with `--eval_top_p`, training with `--rollout.top_p`, in OpenRLHF's own generator."""
 
-import importlib.util
+import importlib
 from types import SimpleNamespace
 
 import pytest
+from advantage_step import dealing_args
 
 from openrlhf_stare import worker
-from openrlhf_stare.fixes import evaluation
 
 worker.install()
 
@@ -14,18 +14,10 @@ worker.install()
 @pytest.fixture
 def generator(monkeypatch):
     """OpenRLHF's generator with our change; what it would ask the engines for is kept in `asked`."""
-    name = "openrlhf.trainer.ppo_utils.samples_generator"
-    spec = importlib.util.spec_from_file_location("copy_of_samples_generator", importlib.util.find_spec(name).origin)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    evaluation.use_own_top_p(module)
-    rollout = SimpleNamespace(batch_size=1, n_samples_per_prompt=1)
-    args = SimpleNamespace(
-        eval_top_p=None,
-        rollout=rollout,
-        vllm=SimpleNamespace(enable_sleep=False),
-        algo=SimpleNamespace(dynamic_filtering_enable=False),
-    )
+    module = importlib.import_module("openrlhf.trainer.ppo_utils.samples_generator")
+    args = dealing_args(prompts=1, train=1)
+    args.eval_top_p, args.vllm = None, SimpleNamespace(enable_sleep=False)
+    args.algo = SimpleNamespace(dynamic_filtering_enable=False)
     generator = module.SamplesGenerator(SimpleNamespace(args=args), [], [], None, [])
     generator.asked = []
 

@@ -1,10 +1,15 @@
 """The error of vLLM's own processes, which the engine's actor finds in its log."""
 
+import os
+import threading
+
+import pytest
+
 from openrlhf_stare import worker
 
 worker.install()
 
-from openrlhf_stare.fixes.failed_engine import first_logged_error  # noqa: E402
+from openrlhf_stare.rollout.engine import first_logged_error, own_log  # noqa: E402
 
 LOG = """\
 INFO 11-22 10:00:00 [utils.py:1] starting
@@ -37,3 +42,37 @@ def test_the_first_error_is_found_with_all_its_lines():
 
 def test_a_log_without_an_error():
     assert first_logged_error("INFO 11-22 10:00:00 [utils.py:1] ready\n") is None
+
+
+@pytest.fixture
+def standard_output():
+    """File descriptor 1 is another's for a while."""
+    saved, opened = os.dup(1), []
+
+    def become(descriptor: int, *others: int) -> None:
+        os.dup2(descriptor, 1)
+        opened.extend([descriptor, *others])
+
+    yield become
+    os.dup2(saved, 1)
+    for descriptor in {saved, *opened}:
+        os.close(descriptor)
+
+
+def test_the_log_of_an_actor_is_the_file_that_it_writes_to(standard_output, tmp_path):
+    (tmp_path / "worker.out").write_text(LOG)
+    standard_output(os.open(tmp_path / "worker.out", os.O_WRONLY | os.O_APPEND))
+    assert first_logged_error(own_log()) == WHOLE
+
+
+def test_a_pipe_has_no_log_to_read_and_is_not_waited_for(standard_output):
+    """As under RAY_LOG_TO_STDERR=1: its end, which a reader waits for, comes with the actor's own."""
+    reading, writing = os.pipe()
+    os.write(writing, LOG.encode())
+    standard_output(writing, reading)
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(own_log()), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert answers == [""]
+    assert os.read(reading, 20) == LOG.encode()[:20], "nothing is taken from whoever reads it"

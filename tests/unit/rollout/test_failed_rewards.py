@@ -1,17 +1,20 @@
 """Responses for which OpenRLHF's agent got no reward."""
 
 import importlib
+import math
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from openrlhf_stare import worker
 
 worker.install()
+ppo_trainer = importlib.import_module("openrlhf.trainer.ppo_trainer")
 SamplesGenerator = importlib.import_module("openrlhf.trainer.ppo_utils.samples_generator").SamplesGenerator
 
 
-def response(reward: float | None, **extra_logs: float) -> dict:
+def response(reward, **extra_logs: float) -> dict:
     """As OpenRLHF's `SingleTurnAgentExecutor` returns it."""
     return {
         "prompt": "1+1=",
@@ -36,7 +39,10 @@ def generator() -> SamplesGenerator:
         actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=1),
         ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
         policy_loss="stare",
+        eval_top_p=None,
+        vllm=SimpleNamespace(enable_sleep=False),
     )
+    generator.eval_dataloader = []
     return generator
 
 
@@ -50,6 +56,58 @@ def test_no_reward_is_nan_and_with_a_reward_model_it_is_still_to_come(generator)
 def test_a_reward_stays_what_it_is(generator):
     given = generator._process_response_into_experience(response(0.5, odd=1.0), max_len=8)
     assert given.rewards.tolist() == given.scores.tolist() == [0.5] and given.info["odd"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "answer", [[0.5], [[0.5]], (0.5,), torch.tensor([0.5]), torch.tensor([[0.5]]), torch.tensor(0.5)], ids=repr
+)
+def test_a_server_may_put_its_only_number_into_a_list(generator, answer):
+    given = generator._process_response_into_experience(response(answer), max_len=8)
+    assert given.rewards.tolist() == given.scores.tolist() == given.info["reward"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    "answer", [[0.5, 1.0, 0.0], [], "0.5", ["0.5"], {"reward": 1}, [None], torch.zeros(3), torch.zeros(0)], ids=repr
+)
+def test_what_is_no_single_number_is_no_reward(generator, answer):
+    lost = generator._process_response_into_experience(response(answer), max_len=8)
+    assert lost.rewards.isnan().all() and lost.rewards.shape == (1,) and lost.scores.tolist() == [0]
+
+
+def test_a_score_that_is_no_number_is_0_and_none_stays_none(generator):
+    for score, expected in ((None, None), ([1.0, 2.0], [0.0]), ([0.25], [0.25])):
+        given = generator._process_response_into_experience({**response(1.0), "scores": score}, max_len=8)
+        assert given.rewards.tolist() == [1.0]
+        assert (given.scores if score is None else given.scores.tolist()) == expected
+
+
+def evaluated(generator, monkeypatch, rewards: list, samples_per_prompt: int = 2) -> dict[str, float]:
+    """OpenRLHF's figures of an evaluation in which the responses have these rewards."""
+    made = [generator._process_response_into_experience(response(each), max_len=8) for each in rewards]
+    for place, sample in enumerate(made):
+        sample.prompts = [f"prompt {place // samples_per_prompt}"]
+    monkeypatch.setattr(generator, "_generate_vllm", lambda **_: (made, len(made), True))
+    samples = generator.generate_eval_samples(n_samples_per_prompt=samples_per_prompt)
+    return ppo_trainer.compute_eval_metrics([], samples, samples_per_prompt)
+
+
+@pytest.mark.parametrize("failed", [None, [1.0, 2.0], math.nan, math.inf], ids=str)
+def test_an_evaluation_is_that_of_the_responses_that_have_a_reward(generator, monkeypatch, capsys, failed):
+    whole = evaluated(generator, monkeypatch, [0.0, 1.0, 0.5, 0.5, 0.25, 0.75])
+    assert "Evaluation" not in capsys.readouterr().err
+    assert whole["eval_unknown_pass1"] == 0.5
+    figures = evaluated(generator, monkeypatch, [failed, 1.0, 0.5, 0.5, failed, failed])
+    assert figures["eval_unknown_pass1"] == figures["eval_unknown_pass2"] == 0.75
+    assert all(math.isfinite(value) for value in figures.values())
+    assert (
+        "Evaluation: 3 of 6 responses have no finite reward and count as the mean of the others to their prompt; "
+        "prompts without any are left out: 1"
+    ) in capsys.readouterr().err
+
+
+def test_an_evaluation_without_any_reward_has_no_figures(generator, monkeypatch):
+    """So no best checkpoint is saved by it, and none has NaN for its metric."""
+    assert evaluated(generator, monkeypatch, [None] * 4) == {}
 
 
 def test_all_responses_of_a_rollout_have_the_same_figures(generator):

@@ -20,7 +20,7 @@ from advantage_step import (
     only,
 )
 
-from openrlhf_stare.fixes import non_finite_rewards
+from openrlhf_stare.rollout import experience_maker
 
 pytest_plugins = ["advantage_step"]  # its fixtures
 
@@ -28,7 +28,7 @@ pytest_plugins = ["advantage_step"]  # its fixtures
 @pytest.fixture
 def warnings(monkeypatch):
     messages = []
-    monkeypatch.setattr(non_finite_rewards, "notice", messages.append)
+    monkeypatch.setattr(experience_maker, "notice", messages.append)
     return messages
 
 

@@ -1,15 +1,16 @@
 """Equal shares for all ranks: a rollout that OpenRLHF would deal unevenly is cut."""
 
+import importlib
 import itertools
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
-from advantage_step import dealing_args, fresh_copy
+from advantage_step import dealing_args
 from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
 
-from openrlhf_stare.fixes import uneven_dealing
+from openrlhf_stare.rollout import samples_generator as ours
 
 
 def shares(count: int, ranks: int, micro: int, dynamic: bool) -> list[int]:
@@ -60,36 +61,31 @@ def test_the_most_is_kept_that_can_be_dealt_evenly(ranks, micro, k, dynamic):
                 return kept % k == 0 and whole_steps and even
 
             largest = max((kept for kept in range(1, count + 1) if allowed(kept)), default=0)
-            assert uneven_dealing.evenly_dealt(count, args) == largest, f"{count} of {full}, train batches of {train}"
+            assert ours.evenly_dealt(count, args) == largest, f"{count} of {full}, train batches of {train}"
 
 
 def test_a_full_rollout_that_openrlhf_deals_evenly_loses_nothing():
     for ranks, micro, k, prompts in itertools.product((1, 2, 3, 4), (1, 2, 3), (1, 2, 4), (4, 6, 12)):
         if is_dealt_evenly(prompts * k, ranks, micro, dynamic=False):
-            assert (
-                uneven_dealing.evenly_dealt(prompts * k, dealing_args(ranks, micro, k, prompts, train=7))
-                == prompts * k
-            )
+            assert ours.evenly_dealt(prompts * k, dealing_args(ranks, micro, k, prompts, train=7)) == prompts * k
 
 
 @pytest.mark.parametrize(
     ("count", "kept"), [(32, 32), (28, 16), (20, 16), (16, 16), (12, 0), (0, 0)], ids=lambda value: str(value)
 )
 def test_a_short_rollout_fills_whole_optimizer_steps_or_is_skipped(count, kept):
-    assert uneven_dealing.evenly_dealt(count, dealing_args(ranks=2, micro=2, k=4, prompts=8, train=16)) == kept
+    assert ours.evenly_dealt(count, dealing_args(ranks=2, micro=2, k=4, prompts=8, train=16)) == kept
 
 
 def test_ranks_that_hold_the_same_responses_count_once():
     for ring, tensor_parallel in ((2, 1), (1, 2), (2, 2)):
         args = dealing_args(ranks=2, k=3, prompts=3, ring=ring, tensor_parallel=tensor_parallel)
-        assert uneven_dealing.evenly_dealt(9, args) == 6
+        assert ours.evenly_dealt(9, args) == 6
 
 
 @pytest.fixture
 def samples_generator():
-    module = fresh_copy("openrlhf.trainer.ppo_utils.samples_generator")
-    uneven_dealing.cut(module)
-    return module
+    return importlib.import_module("openrlhf.trainer.ppo_utils.samples_generator")
 
 
 def test_a_rollout_is_cut_with_a_word_and_openrlhf_goes_on(samples_generator, monkeypatch):
@@ -97,11 +93,12 @@ def test_a_rollout_is_cut_with_a_word_and_openrlhf_goes_on(samples_generator, mo
     generator.args = dealing_args(ranks=2, k=2, prompts=4, train=4)
     generator._dataloader_iter = None  # the prompts are exhausted, some responses are left
     warnings = []
-    monkeypatch.setattr(uneven_dealing, "notice", warnings.append)
-    generator._sample_buffer = list(range(14))
-    assert generator.generate_samples() == ([0, 1, 2, 3, 4, 5, 6, 7], None, 0, False)
+    monkeypatch.setattr(ours, "notice", warnings.append)
+    samples = [SimpleNamespace(info={}) for _ in range(14)]
+    generator._sample_buffer = list(samples)
+    assert generator.generate_samples() == (samples[:8], None, 0, False)
     assert warnings == []
-    assert generator.generate_samples() == ([8, 9, 10, 11], None, 0, True)
+    assert generator.generate_samples() == (samples[8:12], None, 0, True)
     assert len(warnings) == 1 and "2 left out" in warnings[0]
-    generator._sample_buffer = [0, 1]
+    generator._sample_buffer = samples[:2]
     assert generator.generate_samples() == ([], None, 0, True)  # OpenRLHF skips an empty rollout

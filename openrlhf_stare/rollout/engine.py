@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import stat
 from pathlib import Path
 
 import openrlhf.trainer.ray.vllm_engine as vllm_engine
+
+from openrlhf_stare.replacing import plain_class
 
 # What begins the traceback of another exception, below a message.
 TRACEBACK = re.compile(r"Traceback |During handling of |The above exception was |\w+ failed to start")
 
 
-class StareRolloutActor(vllm_engine.RolloutRayActor.__ray_metadata__.modified_class):
+class StareRolloutActor(plain_class(vllm_engine.RolloutRayActor)):
     """OpenRLHF's `RolloutRayActor`, which fails with the first error of vLLM's processes."""
 
     async def __init__(self, *args, **kwargs):
@@ -20,10 +24,19 @@ class StareRolloutActor(vllm_engine.RolloutRayActor.__ray_metadata__.modified_cl
             await super().__init__(*args, **kwargs)
         except RuntimeError as error:
             # vLLM's processes write to this actor's log. "See root cause above" means that the cause is only there.
-            log = Path("/proc/self/fd/1").read_text(errors="replace")
-            if "root cause" not in str(error) or not (cause := first_logged_error(log)):
+            if "root cause" not in str(error) or not (cause := first_logged_error(own_log())):
                 raise
             raise RuntimeError(f"vLLM did not start: {cause}") from error
+
+
+def own_log() -> str:
+    """What this process and its children wrote to the file that is their standard output; "" if that is no file.
+
+    Under `RAY_LOG_TO_STDERR=1` it is a pipe, whose end never comes.
+    """
+    if not stat.S_ISREG(os.fstat(1).st_mode):
+        return ""
+    return Path("/proc/self/fd/1").read_text(errors="replace")
 
 
 def first_logged_error(log: str) -> str | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -60,30 +58,3 @@ def soft_advantage(rewards: Tensor, *, tau: float = SrGrpoConfig.tau, valid: Ten
     w = (z / tau).masked_fill(~valid, -torch.inf).softmax(dim=-1)
     soft = (w * r).sum(dim=-1, keepdim=True).expand_as(r)
     return soft.to(torch.promote_types(rewards.dtype, torch.float32))
-
-
-def accept(module: ModuleType) -> None:
-    """Change `openrlhf.trainer.ppo_utils.experience_maker`: `sr_grpo` is one more estimator.
-
-    OpenRLHF makes no baseline for a name that it does not know, and `shape` gives the rewards; to spread them over the
-    tokens it is told `group_norm`, one of the names under which all tokens of a response get the same advantage.
-    """
-    original = module.RemoteExperienceMaker.compute_advantages_and_returns
-
-    def compute_advantages_and_returns(self, experiences):
-        if self.advantage_estimator != "sr_grpo":
-            return original(self, experiences)
-        with patch.object(self, "advantage_estimator", "group_norm"):
-            return original(self, experiences)
-
-    module.RemoteExperienceMaker.compute_advantages_and_returns = compute_advantages_and_returns
-
-
-def shape(rewards: Tensor, valid: Tensor, args: SimpleNamespace) -> tuple[Tensor | None, dict[str, float]]:
-    """The soft rewards (P, K) in the place of the rewards, and figures for the log; see `reward_shaping`."""
-    if args.algo.advantage.estimator != "sr_grpo":
-        return None, {}
-    shaped = soft_advantage(rewards, tau=args.sr_grpo.tau, valid=valid)
-    soft = shaped[valid].double()
-    figures = {"soft_advantage_mean": soft.mean().item(), "soft_advantage_std": soft.std(correction=0).item()}
-    return shaped, figures

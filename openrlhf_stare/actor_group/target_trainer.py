@@ -8,86 +8,95 @@ then takes as a constant for its own responses.
 
 from __future__ import annotations
 
-from unittest.mock import patch
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-import openrlhf.trainer.ray.ppo_actor as ppo_actor
 import torch
-from openrlhf.trainer.ppo_utils.experience import make_experience_batch
+from openrlhf.trainer.ppo_utils.experience import Experience, make_experience_batch
 from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch.utils.data import DataLoader
 
+from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
 from openrlhf_stare.algorithms.distributed import all_reduce_sums, collective_device
 from openrlhf_stare.algorithms.groups import all_equal
+from openrlhf_stare.replacing import replaced
 from openrlhf_stare.tpo.loss import TargetPolicyLoss
 from openrlhf_stare.tpo.target import TpoConfig, group_log_softmax, sequence_log_probs, target_distribution
-from openrlhf_stare.tpo.whole_groups import WholeGroups, number_of
+from openrlhf_stare.tpo.whole_groups import WholeGroups, check_whole_groups
 
 
-class TargetTrainer(ppo_actor.ActorPPOTrainer):
-    """OpenRLHF's `ActorPPOTrainer` with TPO's loss and its figures."""
+@dataclass
+class Rollout:
+    """The rollout in the buffer: P prompts of K responses."""
 
-    def __init__(self, strategy, *args, **kwargs) -> None:
-        super().__init__(strategy, *args, **kwargs)
+    valid: torch.Tensor  # (P, K) bool: a response with a token
+    log_probs: torch.Tensor  # (P, K) of the policy that sampled it
+    target: torch.Tensor  # (P, K) q
+    log_probs_are_current: bool = True  # until the first optimizer step
+    # What the loss is told of each micro-batch that is left in the optimizer step: target, prompts and log p.
+    step_ahead: list[tuple] = field(default_factory=list)
+    prompts_trained: torch.Tensor | float = 0.0  # of all steps so far, over all ranks
+
+
+class TargetTrainer(PolicyTrainer):
+    """The policy's trainer with TPO's loss and its figures."""
+
+    rollout: Rollout  # the one that is trained on
+    sampler: WholeGroups  # of its micro-batches, unless they are dynamic ones
+
+    def __init__(self, strategy: Any, *others, **named) -> None:
+        super().__init__(strategy, *others, **named)
         self.tpo = TpoConfig(**vars(strategy.args.tpo))
         self.samples_per_prompt = strategy.args.rollout.n_samples_per_prompt
-        self.dp_group = strategy.ds_device_mesh["dp"].get_group()
         self.dynamic = strategy.args.train.dynamic_batch_enable
         # OpenRLHF has DeepSpeed average over the micro-batches of a step, and add up dynamic ones.
         accumulated = 1 if self.dynamic else strategy.accumulated_gradient
         self.actor_loss_fn = TargetPolicyLoss(self.tpo, self.samples_per_prompt, accumulated)
         self.two_stages = self.dynamic or self.micro_train_batch_size % self.samples_per_prompt > 0
 
-    def ppo_train(self, kl_ctl: float) -> dict:
-        figures = self._open_rollout()
-        with patch.object(ppo_actor, "DataLoader", self._data_loader):
+    def ppo_train(self, kl_ctl: float) -> dict[str, float]:
+        self.rollout, figures = self._opened_rollout()
+        with replaced("openrlhf.trainer.ray.ppo_actor.DataLoader", self._data_loader):
             status = super().ppo_train(kl_ctl)
         fit_kl = all_reduce_sums([self.actor_loss_fn.take_fit_kl()], self.dp_group).item()
-        return status | figures | {"tpo/fit_kl": fit_kl / max(float(self.prompts_trained), 1)}
+        return status | figures | {"tpo/fit_kl": fit_kl / max(float(self.rollout.prompts_trained), 1)}
 
-    def training_step(self, experience, kl_ctl: float, step: int, loss_batch_info: dict | None = None) -> dict:
-        if not self.step_ahead:
-            self._open_step(step)
-        self.actor_loss_fn.open_micro_batch(*self.step_ahead.pop(0))
+    def training_step(
+        self, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        if not self.rollout.step_ahead:
+            self._open_step(self.rollout, step)
+        self.actor_loss_fn.open_micro_batch(*self.rollout.step_ahead.pop(0))
         return super().training_step(experience, kl_ctl, step, loss_batch_info)
 
-    def _data_loader(self, buffer, batch_size: int, shuffle: bool, drop_last: bool, **options) -> DataLoader:
+    def _data_loader(self, buffer: Any, batch_size: int, shuffle: bool, drop_last: bool, **options) -> DataLoader:
         if self.dynamic:
             return DataLoader(buffer, batch_size=batch_size, **options)
-        self.sampler = WholeGroups(len(self.valid), self.samples_per_prompt, batch_size, shuffle)
+        self.sampler = WholeGroups(len(self.rollout.valid), self.samples_per_prompt, batch_size, shuffle)
         return DataLoader(buffer, batch_sampler=self.sampler, **options)
 
     # ── once a rollout ──
 
-    def _open_rollout(self) -> dict[str, float]:
-        """The target of the rollout in the buffer, and figures of it that are the same on all ranks."""
+    def _opened_rollout(self) -> tuple[Rollout, dict[str, float]]:
+        """The rollout in the buffer with its target, and figures of it that are the same on all ranks."""
         items, size = self.replay_buffer.items, self.samples_per_prompt
-        items.sort(key=number_of)
-        numbers = [number_of(item) for item in items]
-        starts = [number // size * size for number in numbers[::size]]
-        if numbers != [start + place for start in starts for place in range(size)]:
-            raise RuntimeError(f"The {len(items)} responses of this rank are not whole groups of {size} for a prompt")
+        check_whole_groups(items, size)
 
-        def of_groups(values):
-            return torch.stack(values).view(-1, size)
+        own = [self._sequence_log_probs(item.action_log_probs, item.action_mask) for item in items]
+        log_probs = torch.stack(own).view(-1, size)
+        valid = torch.stack([item.action_mask.bool().any() for item in items]).view(-1, size)
+        rewards = torch.stack([item.rewards for item in items]).view(-1, size)
+        target = target_distribution(log_probs, rewards, valid=valid, eta=self.tpo.eta)
 
-        self.valid = of_groups([item.action_mask.bool().any() for item in items])
-        rewards = of_groups([item.rewards for item in items])
-        self.log_probs = of_groups(
-            [self._sequence_log_probs(item.action_log_probs, item.action_mask) for item in items]
-        )
-        self.target = target_distribution(self.log_probs, rewards, valid=self.valid, eta=self.tpo.eta)
-        self.log_probs_are_current = True  # until the first optimizer step
-        self.step_ahead: list[tuple] = []  # what the loss is told of the micro-batches left in the optimizer step
-        self.prompts_trained = 0.0
-
-        prompts = self.valid.any(dim=-1)
-        old = group_log_softmax(self.log_probs, self.valid)
-        target_kl = (torch.xlogy(self.target, self.target) - self.target * old).sum()
-        effective = (1 / self.target.square().sum(dim=-1)[prompts]).sum()
-        zero_variance = (all_equal(rewards, self.valid).squeeze(-1) & prompts).sum()
+        prompts = valid.any(dim=-1)
+        old = group_log_softmax(log_probs, valid)
+        target_kl = (torch.xlogy(target, target) - target * old).sum()
+        effective = (1 / target.square().sum(dim=-1)[prompts]).sum()
+        zero_variance = (all_equal(rewards, valid).squeeze(-1) & prompts).sum()
         sums = [float(value) for value in (prompts.sum(), target_kl, effective, zero_variance)]
         count, target_kl, effective, zero_variance = all_reduce_sums(sums, self.dp_group).tolist()
-        return {
+        return Rollout(valid, log_probs, target), {
             "tpo/target_kl": target_kl / count,
             "tpo/effective_responses": effective / count,
             "tpo/zero_variance_groups": zero_variance,
@@ -95,7 +104,7 @@ class TargetTrainer(ppo_actor.ActorPPOTrainer):
 
     # ── once an optimizer step ──
 
-    def _open_step(self, step: int) -> None:
+    def _open_step(self, rollout: Rollout, step: int) -> None:
         """Prepare what the loss is told of each micro-batch of the optimizer step that begins with number `step`."""
         if self.dynamic:
             end = self.replay_buffer.dynamic_optimizer_step.index(1, step) + 1
@@ -104,16 +113,16 @@ class TargetTrainer(ppo_actor.ActorPPOTrainer):
             micro_batches = self.sampler.micro_batches[step : step + self.strategy.accumulated_gradient]
         rows = torch.tensor([row for batch in micro_batches for row in batch])
         in_groups = rows.sort().values.view(-1, self.samples_per_prompt)
-        valid = self.valid.view(-1)[in_groups]
+        valid = rollout.valid.view(-1)[in_groups]
         # Nothing here waits for a GPU: what is read is on the CPU, and what the GPU computes stays there.
-        own_prompts = float(valid.any(dim=-1).sum())
-        own_prompts = torch.full((), own_prompts, dtype=torch.float64, device=collective_device(self.dp_group))
+        count = float(valid.any(dim=-1).sum())
+        own_prompts = torch.full((), count, dtype=torch.float64, device=collective_device(self.dp_group))
         prompts = all_reduce_sums(own_prompts, self.dp_group).clamp(min=1)
-        self.prompts_trained = self.prompts_trained + prompts
-        shares = [None] * len(micro_batches)
+        rollout.prompts_trained = rollout.prompts_trained + prompts
+        shares: Sequence[torch.Tensor | None] = [None] * len(micro_batches)
         if self.two_stages:
-            if self.log_probs_are_current:
-                log_probs = self.log_probs.view(-1)[rows]
+            if rollout.log_probs_are_current:
+                log_probs = rollout.log_probs.view(-1)[rows]
             else:
                 log_probs = torch.cat([self._current_log_probs(batch) for batch in micro_batches])
             places = rows.argsort().to(log_probs.device, non_blocking=True)
@@ -125,9 +134,10 @@ class TargetTrainer(ppo_actor.ActorPPOTrainer):
                 .index_copy(0, places, log_p.view(-1))
                 .split([len(batch) for batch in micro_batches])
             )
-        self.log_probs_are_current = False
-        target = self.target.view(-1)
-        self.step_ahead = [(target[batch], prompts, share) for batch, share in zip(micro_batches, shares, strict=True)]
+        rollout.log_probs_are_current = False
+        target = rollout.target.view(-1)
+        pairs = zip(micro_batches, shares, strict=True)
+        rollout.step_ahead = [(target[batch], prompts, share) for batch, share in pairs]
 
     @torch.no_grad()
     def _current_log_probs(self, rows: list[int]) -> torch.Tensor:

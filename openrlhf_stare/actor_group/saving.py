@@ -1,4 +1,4 @@
-"""A model that is not finite is not saved, a full disk is called one, and a job without a checkpoint begins.
+"""What the actors' overrides say and look at when they save: a model that is not finite, a full disk.
 
 OpenRLHF 0.11.2 saves NaN parameters, from which every resumed job goes on. Of a full disk torch says only that it
 found itself at an unexpected position in the file. With `--ckpt.load_enable` and no finished checkpoint OpenRLHF's
@@ -8,56 +8,35 @@ trainer ends with a KeyError.
 from __future__ import annotations
 
 import shutil
-from types import ModuleType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 
-
-def guard(module: ModuleType) -> None:
-    """Change `openrlhf.trainer.ray.ppo_actor`: how the policy's ranks save, and what they say of what they loaded."""
-    actor_class = module.PolicyModelActor.__ray_metadata__.modified_class
-    save, loaded_states = actor_class.save_checkpoint, actor_class.get_checkpoint_states
-    save_at_the_end = actor_class.save_model
-
-    def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None) -> None:
-        refuse_non_finite(self.actor.model, "actor", f"checkpoint {tag}")
-        try:
-            save(self, tag, client_states, metric_value, metric_key)
-        except (OSError, RuntimeError) as error:
-            if not _is_about_files(error):
-                raise
-            path = self.strategy.args.ckpt.path
-            free = shutil.disk_usage(path).free / 2**20
-            raise OSError(
-                f"The checkpoint {tag} could not be written to --ckpt.path {path}, where {free:.0f} MiB are free "
-                f"({' '.join(str(error).split())}): make room there, then --ckpt.load_enable goes on from the last "
-                "complete checkpoint"
-            ) from error
-
-    def get_checkpoint_states(self) -> dict:
-        beginning = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
-        return loaded_states(self) or beginning
-
-    def save_model(self) -> None:
-        refuse_non_finite(self.actor.model, "actor", "final model")
-        save_at_the_end(self)
-
-    actor_class.save_checkpoint, actor_class.get_checkpoint_states = save_checkpoint, get_checkpoint_states
-    actor_class.save_model = save_model
+# What OpenRLHF's trainer reads of a checkpoint, where there is none.
+BEGINNING = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
 
 
-def guard_critic(module: ModuleType) -> None:
-    """Change `openrlhf.trainer.ray.ppo_critic`: how the critic's ranks save a checkpoint."""
-    critic_class = module.CriticModelActor.__ray_metadata__.modified_class
-    save = critic_class.save_checkpoint
+@contextmanager
+def full_disk_is_told(path: str, tag: str) -> Iterator[None]:
+    """Save the checkpoint `tag` below `path` in this context.
 
-    def save_checkpoint(self, tag, metric_value=None, metric_key=None) -> None:
-        refuse_non_finite(self.critic, "critic", f"checkpoint {tag}")
-        save(self, tag, metric_value, metric_key)
-
-    critic_class.save_checkpoint = save_checkpoint
+    Raises:
+        OSError: the disk took no more; the message has the room that is left and the remedy.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if not _is_about_files(error):
+            raise
+        free = shutil.disk_usage(path).free / 2**20
+        raise OSError(
+            f"The checkpoint {tag} could not be written to --ckpt.path {path}, where {free:.0f} MiB are free "
+            f"({' '.join(str(error).split())}): make room there, then --ckpt.load_enable goes on from the last "
+            "complete checkpoint"
+        ) from error
 
 
 def remedy(model: str) -> str:

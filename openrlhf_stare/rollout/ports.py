@@ -7,11 +7,6 @@ Until then any connection of the machine may take it as its own port, and the jo
 from __future__ import annotations
 
 import socket
-from types import ModuleType
-
-
-def hold_the_port(launcher: ModuleType) -> None:
-    launcher.BaseDistributedActor._get_free_port = staticmethod(held_port)
 
 
 def held_port() -> int:

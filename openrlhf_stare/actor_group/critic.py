@@ -1,0 +1,35 @@
+"""OpenRLHF's critic, with steps without a token made safe, and not saved when it is not finite."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import openrlhf.trainer.ray.ppo_critic as ppo_critic
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from openrlhf_stare.actor_group.empty_steps import divisible_counts
+from openrlhf_stare.actor_group.saving import refuse_non_finite
+from openrlhf_stare.replacing import plain_class
+
+
+class CriticTrainer(ppo_critic.CriticPPOTrainer):
+    """OpenRLHF's `CriticPPOTrainer`."""
+
+    def training_step(
+        self, experience: Experience, step: int, loss_batch_info: dict[str, Any] | None = None
+    ) -> dict[str, float]:
+        counts = divisible_counts(self, experience, step, loss_batch_info)
+        status = super().training_step(experience, step, counts)
+        # Its mean over the micro-batches is not weighted, so that one without a token has to count as something.
+        if not experience.action_mask.any() and math.isnan(status["values"]):
+            status["values"] = 0.0
+        return status
+
+
+class StareCriticActor(plain_class(ppo_critic.CriticModelActor)):
+    """OpenRLHF's `CriticModelActor`."""
+
+    def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
+        refuse_non_finite(self.critic, "critic", f"checkpoint {tag}")
+        super().save_checkpoint(tag, metric_value, metric_key)

@@ -1,0 +1,107 @@
+"""OpenRLHF's strategy with checkpoints that outlive a crash.
+
+OpenRLHF 0.11.2 deletes old checkpoints before it saves the new one, in an order in which the newest can come first,
+and loads what DeepSpeed's file `latest` names, whole or not. `checkpoints.py` says what takes the place of both.
+
+The driver makes the strategy, and Ray takes it to every actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch.distributed
+from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
+
+from openrlhf_stare.actor_group import checkpoints
+from openrlhf_stare.notices import notice
+from openrlhf_stare.replacing import replaced
+
+ENGINE_SAVE = "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.TorchCheckpointEngine.save"
+
+
+class CheckpointedStrategy(DeepspeedStrategy):
+    """How the actor's and the critic's ranks save and load. All methods are collective."""
+
+    def save_ckpt(self, model, save_dir, tag, max_num, max_mem, client_state=None, metric_value=None, metric_key=None):
+        checkpoint, folders = Path(save_dir, tag), checkpoints.model_folders(self.args)
+        if self.is_rank_0():
+            kept, _ = checkpoints.newest_complete(folders)
+            for deleted in [
+                *checkpoints.drop_replaced_best(checkpoint.parent, folders),
+                *checkpoints.make_room(checkpoint, kept, max_num, max_mem, self._read_ckpt_metric),
+            ]:
+                self.print(f"Deleted checkpoint {deleted}")
+            checkpoints.begin(checkpoint)
+        torch.distributed.barrier()  # no rank writes before
+        with _noted(model.checkpoint_engine) as written:
+            model.save_checkpoint(save_dir, tag=tag, client_state=client_state or {})
+        if self.is_rank_0():
+            self._write_ckpt_metric(checkpoint, metric_value, metric_key=metric_key)
+            written.append(checkpoint / checkpoints.METRIC)
+        # Each rank's own, because a node may see the files of another late on a shared file system.
+        sizes = _gathered(checkpoints.sizes_of(checkpoint, written))
+        if self.is_rank_0():
+            checkpoints.finish(checkpoint, {name: size for own in sizes for name, size in own.items()})
+            for deleted in checkpoints.drop_replaced_best(checkpoint.parent, folders):
+                self.print(f"Deleted checkpoint {deleted}")
+
+    def load_ckpt(self, model, load_dir, tag=None, **options):
+        if tag is None and not self.use_ds_universal_ckpt:
+            tag, sentence = self._resume_point()
+            if self.is_rank_0():
+                notice(sentence)
+            if tag is None:
+                return None, {}
+        return super().load_ckpt(model, load_dir, tag, **options)
+
+    def _resume_point(self) -> tuple[str | None, str]:
+        """`checkpoints.resume_point`, the same on all ranks of actor and critic, past those whose files are damaged.
+
+        Raises:
+            NoCompleteCheckpoint: on all ranks.
+        """
+        folders, damaged = checkpoints.model_folders(self.args), {}
+        while True:
+            found = [None]
+            if self.is_rank_0():
+                try:
+                    found = [checkpoints.resume_point(folders, damaged)]
+                except checkpoints.NoCompleteCheckpoint as error:
+                    found = [error]
+            torch.distributed.broadcast_object_list(found)
+            if isinstance(found[0], Exception):
+                raise found[0]
+            tag, sentence = found[0]
+            if tag is None or not (file := self._damaged_file(folders, tag)):
+                return tag, sentence
+            damaged[tag] = file
+
+    def _damaged_file(self, folders: list[Path], tag: str) -> str | None:
+        """The first file of the checkpoint whose contents are not what was written. Each rank reads its share."""
+        files = sorted(file for folder in folders for file in (folder / tag).rglob("*.pt"))
+        own = files[self.get_rank() :: torch.distributed.get_world_size()]
+        bad = _gathered([str(file) for file in own if not checkpoints.is_whole(file)])
+        return min((file for own in bad for file in own), default=None)
+
+
+def _gathered(own: object) -> list:
+    """What every rank has, in the order of the ranks."""
+    gathered = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(gathered, own)
+    return gathered
+
+
+@contextmanager
+def _noted(engine) -> Iterator[list[Path]]:
+    """The files that this rank writes meanwhile with DeepSpeed's checkpoint engine."""
+    written, save = [], engine.save
+
+    def save_and_note(state_dict, path):
+        save(state_dict, path)
+        written.append(Path(path))
+
+    with replaced(ENGINE_SAVE, save_and_note, on=engine):
+        yield written

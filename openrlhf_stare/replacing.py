@@ -1,0 +1,98 @@
+"""The only code that puts something of ours in the place of something of theirs, by the table in substitutions.py."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from unittest.mock import patch
+
+from openrlhf_stare.substitutions import TABLE, Substitution
+from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
+
+_standing: set[Substitution] = set()  # what this process has put in place, always to stand there
+
+
+def announce(cpu: bool) -> None:
+    """Have all that stands there always put in place when its module is imported; `cpu` for the CPU runtime's rows.
+
+    Cheap: neither theirs nor ours is imported here.
+    """
+    for row in TABLE:
+        if row.cpu is not cpu:
+            continue
+        if not row.name:
+            hold_during_import(row.module, functools.partial(_call, row.by))
+        elif row.during is None:
+            patch_when_imported(row.module, functools.partial(_install, row))
+            if not row.wraps:  # ours may be imported first, and is not ready then while it imports theirs
+                patch_when_imported(row.by.rpartition(".")[0], functools.partial(_install_after_ours, row))
+
+
+@contextmanager
+def replaced(place: str, by: object, on: object | None = None) -> Iterator[None]:
+    """Have `by` stand at a place for a while.
+
+    Args:
+        place: the dotted place, as in a row of the table that says for how long.
+        on: the object of theirs that has the attribute, where the row's place is one of an instance.
+
+    Raises:
+        LookupError: no row of the table is about a replacement of this place for a while.
+    """
+    rows = [row for row in TABLE if row.place == place and row.during and row.of_instance == (on is not None)]
+    if not rows:
+        raise LookupError(f"no row of openrlhf_stare/substitutions.py replaces {place} for a while: add one")
+    owner = on if on is not None else _owner(importlib.import_module(rows[0].module), rows[0].name)
+    with patch.object(owner, place.rpartition(".")[2], by):
+        yield
+
+
+def plain_class(actor_class) -> type:
+    """The class under a Ray actor class, which another class can extend.
+
+    It has copies of all its inherited methods, made by Ray.
+    """
+    return actor_class.__ray_metadata__.modified_class
+
+
+def _install_after_ours(row: Substitution, _: ModuleType) -> None:
+    if (module := sys.modules.get(row.module)) and not module.__spec__._initializing:
+        _install(row, module)
+
+
+def _install(row: Substitution, module: ModuleType) -> None:
+    """Put ours in place for good, once; later if it is only being imported."""
+    ours, name = importlib.import_module(row.by.rpartition(".")[0]), row.by.rpartition(".")[2]
+    if row not in _standing and (hasattr(ours, name) or not ours.__spec__._initializing):
+        _standing.add(row)
+        _place(row, module)
+
+
+def _place(row: Substitution, module: ModuleType) -> None:
+    owner, name = _owner(module, row.name), row.name.rpartition(".")[2]
+    theirs, ours = getattr(owner, name, None), pkgutil.resolve_name(row.by)
+    if row.wraps:
+        ours = ours(theirs)
+    elif hasattr(theirs, "__ray_metadata__"):  # an actor class: ours becomes one with the same options
+        import ray
+
+        options = theirs._default_options
+        ours = ray.remote(**options)(ours) if options else ray.remote(ours)
+    if isinstance(inspect.getattr_static(owner, name, None), staticmethod):
+        ours = staticmethod(ours)
+    setattr(owner, name, ours)
+
+
+def _owner(module: ModuleType, name: str):
+    """What has the last part of a dotted name as an attribute."""
+    return functools.reduce(getattr, name.split(".")[:-1], module)
+
+
+def _call(path: str):
+    return pkgutil.resolve_name(path)()

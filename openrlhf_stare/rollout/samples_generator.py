@@ -1,0 +1,107 @@
+"""The samples generator: OpenRLHF's, which survives a reward that could not be had, and deals rollouts out evenly.
+
+- A response whose address failed five times, or whose `reward_func` raised an error, has no reward in OpenRLHF 0.11.2,
+  and the first one ends the job, since a reward model is missing then. A server's answer that is no single number does
+  too. Here the reward is NaN, and the response is left out of training (experience_maker.py). An evaluation takes the
+  mean of the other responses to its prompt.
+- OpenRLHF deals micro-rollouts in contiguous chunks of a rounded-up size. Where they do not come out even, ranks make
+  unequal numbers of passes, or the last one gets none, and under ZeRO-3 the job hangs in a collective. Here what is
+  too much is left out.
+- OpenRLHF's evaluation has its own temperature, and the training's top-p. Here `--eval_top_p` holds for it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import openrlhf.trainer.ppo_utils.samples_generator as samples_generator
+import torch
+
+from openrlhf_stare.dealing import evenly_dealt
+from openrlhf_stare.notices import notice
+
+
+class StareSamplesGenerator(samples_generator.SamplesGenerator):
+    """OpenRLHF's `SamplesGenerator` with the three changes above."""
+
+    def generate_samples(self, **generate_kwargs):
+        samples, pass_rate, prompts_consumed, exhausted = super().generate_samples(**generate_kwargs)
+        _give_all_the_same_figures(samples)
+        kept = evenly_dealt(len(samples), self.args)
+        if kept < len(samples):
+            notice(
+                f"Rollout of {len(samples)} responses: {len(samples) - kept} left out, {kept} kept, so that all ranks "
+                "get the same share and a short rollout fills whole optimizer steps"
+            )
+        return samples[:kept], pass_rate, prompts_consumed, exhausted
+
+    def generate_eval_samples(self, **generate_kwargs):
+        if self.args.eval_top_p is not None:
+            generate_kwargs["top_p"] = self.args.eval_top_p
+        samples = super().generate_eval_samples(**generate_kwargs)
+        size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
+        return with_finite_rewards(samples, size)
+
+    def _process_response_into_experience(self, response, **generate_kwargs):
+        if self.args.reward.remote_url:  # else a reward model gives it later
+            reward, score = only_number(response.get("reward")), response.get("scores")
+            # Dynamic filtering takes the mean of a group's scores.
+            if reward is None:
+                reward, score = math.nan, 0.0
+            elif score is not None:
+                score = 0.0 if only_number(score) is None else only_number(score)
+            response = {**response, "reward": reward, "scores": score}
+        return super()._process_response_into_experience(response, **generate_kwargs)
+
+
+def only_number(value: Any) -> Any:
+    """The value if it is a number or a tensor with one, the only element of a list with one; None for all else."""
+    while isinstance(value, (list, tuple)) and len(value) == 1:
+        (value,) = value
+    if isinstance(value, torch.Tensor):
+        return value if value.numel() == 1 else None
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return None
+    return None if isinstance(value, str) else value
+
+
+def with_finite_rewards(samples: list, samples_per_prompt: int) -> list:
+    """An evaluation's samples, of which each has a finite reward.
+
+    One without gets the mean of the others of its prompt, which leaves both pass rates what they are without it.
+    Prompts of which no response has one are left out.
+
+    Args:
+        samples: those of a prompt next to each other.
+    """
+    if any(sample.rewards is None for sample in samples):  # a reward model is to give them
+        return samples
+    rewards = torch.cat([sample.rewards.float().flatten() for sample in samples] or [torch.empty(0)])
+    valid = rewards.isfinite()
+    if valid.all():
+        return samples
+    kept = []
+    for start in range(0, len(samples), samples_per_prompt):
+        rows = slice(start, start + samples_per_prompt)
+        if valid[rows].any():
+            mean = rewards[rows][valid[rows]].mean()
+            for sample, is_valid in zip(samples[rows], valid[rows], strict=True):
+                sample.rewards = sample.rewards if is_valid else mean.reshape(sample.rewards.shape)
+                kept.append(sample)
+    prompts = (len(samples) - len(kept)) // samples_per_prompt
+    notice(
+        f"Evaluation: {int((~valid).sum())} of {len(samples)} responses have no finite reward and count as the mean "
+        f"of the others to their prompt; prompts without any are left out: {prompts}"
+    )
+    return kept
+
+
+def _give_all_the_same_figures(samples: list) -> None:
+    """OpenRLHF puts the figures that a reward function returns together by their names."""
+    names = {name for sample in samples for name in sample.info}
+    for sample in samples:
+        for name in names - sample.info.keys():
+            sample.info[name] = torch.tensor([math.nan])

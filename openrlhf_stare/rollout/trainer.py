@@ -1,0 +1,25 @@
+"""OpenRLHF's trainer, which tells the actor's ranks the step that is logged for the rollout they are to train on.
+
+OpenRLHF's trainer counts steps, over restarts and while it trains a critic alone, and tells its actors nothing.
+"""
+
+from __future__ import annotations
+
+import openrlhf.trainer.ppo_trainer as ppo_trainer
+import ray
+
+from openrlhf_stare.actor_group.token_record import responses_to_record
+from openrlhf_stare.replacing import plain_class
+
+
+class TellsTheStep:
+    """Mixed into a trainer of OpenRLHF."""
+
+    def ppo_train(self, global_steps: int) -> dict:
+        if responses_to_record(self.args):
+            ray.get(self.actor_model_group.async_run_method("begin_step", step=global_steps + 1))
+        return super().ppo_train(global_steps)
+
+
+class PPOTrainer(TellsTheStep, plain_class(ppo_trainer.PPOTrainer)):
+    """OpenRLHF's `PPOTrainer`. It has that name, since Ray puts an actor's before each line that it prints."""

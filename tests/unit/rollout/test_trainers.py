@@ -1,0 +1,65 @@
+"""OpenRLHF's trainers, in the places where the table puts ours, and as Ray carries them to their processes."""
+
+import importlib
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import ray
+import ray.cloudpickle
+
+from openrlhf_stare import worker
+from openrlhf_stare.replacing import plain_class
+
+worker.install()
+TRAINERS = {"openrlhf.trainer.ppo_trainer": "PPOTrainer", "openrlhf.trainer.ppo_trainer_async": "TrainingActor"}
+EVERY_TRAINER = pytest.mark.parametrize(("module", "name"), TRAINERS.items())
+
+
+def trainer(module: str, name: str) -> type:
+    return plain_class(getattr(importlib.import_module(module), name))
+
+
+@EVERY_TRAINER
+@pytest.mark.parametrize("responses", [0, 1])
+def test_the_ranks_are_told_the_step_only_where_something_is_recorded(module, name, monkeypatch, responses):
+    """That OpenRLHF's own trainers tell it in their processes is shown by the jobs of test_recipes.py and
+    test_job_matrix.py, by the steps of their records."""
+    told = []
+    monkeypatch.setattr(ray, "get", lambda refs: refs)
+    ours = object.__new__(trainer(module, name))
+    ours.args = SimpleNamespace(
+        policy_loss="stare",
+        entropy=SimpleNamespace(record_tokens=responses),
+        critic=SimpleNamespace(freezing_steps=100),
+        ds=SimpleNamespace(enable_sleep=False),
+    )
+    ours.critic_model_group = None
+    ours.actor_model_group = SimpleNamespace(async_run_method=lambda *method, **named: told.append((*method, named)))
+    assert ours.ppo_train(6) == {}
+    assert told == [("begin_step", {"step": 7})] * responses
+
+
+@EVERY_TRAINER
+def test_ours_has_openrlhfs_name_which_ray_puts_before_its_lines(module, name):
+    ours = trainer(module, name)
+    assert ours.__name__ == ours.__qualname__ == name and ours.__module__.startswith("openrlhf_stare.rollout.")
+
+
+ARRIVED = """
+import pickle, sys
+from openrlhf_stare import worker
+worker.install()
+arrived = pickle.load(sys.stdin.buffer)
+print(arrived.__module__, arrived.__name__, arrived.ppo_train.__qualname__)
+"""
+
+
+@EVERY_TRAINER
+def test_ray_takes_our_method_along_to_the_process(module, name):
+    """Ray's actor classes have copies of inherited methods, which would hide a change made to a base class."""
+    pickled = ray.cloudpickle.dumps(trainer(module, name))
+    done = subprocess.run([sys.executable, "-c", ARRIVED], input=pickled, capture_output=True, timeout=300)
+    place = trainer(module, name).__module__
+    assert done.stdout.decode().splitlines()[-1:] == [f"{place} {name} TellsTheStep.ppo_train"], done.stderr
