@@ -28,7 +28,7 @@ run=$home/$arm-seed$seed inputs=$home/inputs-seed$seed
 
 # A seed decides on the model and its warm-up, on the prompts and on OpenRLHF's and vLLM's own random numbers.
 addends_job "$inputs/model" "$inputs/prompts.jsonl" "$run"
-job+=(--train.seed "$seed" --stare.record_tokens 4 --entropy.target 0.4)
+job+=(--train.seed "$seed" --entropy.record_tokens 4 --entropy.target 0.4)
 # So small a policy needs a far higher ceiling of W than 7B does, and fewer tokens to bear it, or more of the reward is
 # lost; O1 leaves PI at its ceiling.
 case $arm in

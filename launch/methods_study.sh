@@ -43,7 +43,7 @@ else
     addends_job "$first/model" "$inputs/prompts-again.jsonl" "$run"
     job+=(--reward.remote_url "$PWD/launch/second_stage/smallest.py")
 fi
-job+=(--train.seed "$seed" --stare.record_tokens 4 --train.batch_size 64 --train.micro_batch_size 32)
+job+=(--train.seed "$seed" --entropy.record_tokens 4 --train.batch_size 64 --train.micro_batch_size 32)
 case $arm in
     grpo) job+=(--policy_loss openrlhf) ;;
     # So small a policy needs far more than 7B: the entropy study's values for STARE, and each other's own bound.

@@ -39,7 +39,7 @@ run=$home/$arm-seed$seed inputs=$home/inputs-seed$seed
 mkdir -p "$home"
 
 addends_job "$first_home/$first-seed$seed/model" "$inputs/prompts.jsonl" "$run"
-job+=(--train.seed "$seed" --reward.remote_url "$reward" --stare.record_tokens 4)
+job+=(--train.seed "$seed" --reward.remote_url "$reward" --entropy.record_tokens 4)
 case ${arm#*-} in
     grpo) job+=(--policy_loss openrlhf) ;;
     pi) pi_job 0.15 ;;

@@ -27,7 +27,7 @@ def option(
     description: str,
     choices: tuple[str, ...] | None = None,
     within: str | None = None,
-    under_every_loss: bool = False,
+    percent: bool = False,
 ) -> object:
     """A field of an `Options` class.
 
@@ -36,10 +36,26 @@ def option(
         description: the flag's help.
         choices: the values that it can have; None for any.
         within: the range of a number as an interval, such as "(0, 1]" or "[0, inf)".
-        under_every_loss: a method's option that acts without the method, too.
+        percent: whether it can also be a percentage, which is a text such as "50%".
     """
-    metadata = {"help": description, "choices": choices, "within": within, "under_every_loss": under_every_loss}
+    metadata = {"help": description, "choices": choices, "within": within, "percent": percent}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def share(value: float | str) -> float | None:
+    """The share that a percentage is, 0.5 for "50%"; None for a number and for a text that is no percentage."""
+    try:
+        return float(value[:-1]) / 100 if isinstance(value, str) and value.endswith("%") else None
+    except ValueError:
+        return None
+
+
+def number_or_percentage(text: str) -> float | str:
+    """How a flag's text is read where a percentage is allowed; what is neither stays text, for `Options` to refuse."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +70,12 @@ class Options:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value, choices, within = (getattr(self, field.name), *map(field.metadata.get, ("choices", "within")))
-            if choices:
+            if field.metadata.get("percent") and isinstance(value, str):
+                is_share = share(value) is not None and 0 < share(value) < math.inf
+                self.require(
+                    field.name, is_share, "is neither a number nor a percentage above 0", "give one, such as 50%"
+                )
+            elif choices:
                 self.require(field.name, value in choices, f"is not one of {', '.join(choices)}", "choose one of them")
             elif isinstance(field.default, bool):
                 self.require(field.name, isinstance(value, bool), "is neither True nor False", "give one of them")

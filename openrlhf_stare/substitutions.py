@@ -321,7 +321,7 @@ OPENRLHF = (
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer.args.actor.entropy_coef",
         "openrlhf_stare.methods.base.Method.entropy_coefficient",
-        "entropy_bonus cannot set its coefficient",
+        "no method can set the coefficient of the entropy bonus",
         "actor ranks",
         during="fit",
         relies_on=(TRAINING_STEP,),

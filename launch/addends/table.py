@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from openrlhf_stare import runtime
-from openrlhf_stare.report.reading import LOGS, STRENGTHS, read_run
+from openrlhf_stare.report.reading import LOGS, Run, read_run
 
 ROWS = {
     "reward": "rollout/reward_mean",
@@ -25,14 +25,19 @@ LARGEST_KL = {"bfloat16": 0.01, "float32": 1e-6}
 Curves = dict[str, list[float]]
 
 
-def read_curves(run_dir: Path) -> Curves:
-    """The logged figures of a run by name, each a list of its values in the order of the steps."""
+def read_one_run(run_dir: Path) -> Run:
+    """The run whose logs are under `run_dir`."""
     folders = {path.parent for path in run_dir.rglob(LOGS)}
     if len(folders) != 1:
         raise ValueError(f"{run_dir} holds the logs of {len(folders)} runs; give the folder of one run")
     run = read_run(run_dir, run_dir.name)
     for note in run.notes:
         print(f"table: {note}", file=sys.stderr)
+    return run
+
+
+def curves_of(run: Run) -> Curves:
+    """The logged figures of a run by name, each a list of its values in the order of the steps."""
     return {name: series.values.tolist() for name, series in run.scalars.items()}
 
 
@@ -43,14 +48,15 @@ def start_middle_end(values: list[float]) -> tuple[float, float, float]:
     return fmean(values[:tenth]), fmean(values[central : central + tenth]), fmean(values[-tenth:])
 
 
-def format_table(curves: Curves) -> str:
+def format_table(run: Run) -> str:
     """The table as text; a figure that was not logged has no row."""
+    curves = curves_of(run)
 
     def line(name: str, *cells: str) -> str:
         return f"{name:<24}" + "".join(f"{cell:>9}" for cell in cells)
 
     lines = [line("", "start", "middle", "end")]
-    for name, key in (ROWS | {key: key for key in STRENGTHS}).items():
+    for name, key in (ROWS | {key: key for key in run.strengths}).items():
         if curves.get(key):
             lines.append(line(name, *(f"{mean:.3f}" for mean in start_middle_end(curves[key]))))
 
@@ -62,6 +68,8 @@ def format_table(curves: Curves) -> str:
         lines.append(line("|vllm_kl|, last step", f"{abs(kl[-1]):.1e}"))
     if seconds := curves.get("timing/step_total"):
         lines.append(line("seconds a step, median", f"{median(seconds):.2f}"))
+    if found := run.verdict:
+        lines.append(f"verdict: {found.sentence}")
     return "\n".join(lines)
 
 
@@ -93,12 +101,12 @@ def main() -> int:
     args = parser.parse_args()
 
     try:
-        curves = read_curves(args.run_dir)
+        run = read_one_run(args.run_dir)
     except ValueError as error:
         print(f"table: {error}", file=sys.stderr)
         return 1
-    print(format_table(curves))
-    found = shortcomings(curves) if args.check else []
+    print(format_table(run))
+    found = shortcomings(curves_of(run)) if args.check else []
     for sentence in found:
         print(f"table: {sentence}", file=sys.stderr)
     return 1 if found else 0

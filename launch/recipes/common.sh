@@ -37,7 +37,7 @@ name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || basename "$METHOD"
 : "${EPISODES:=100}" "${SAVE_STEPS:=10}" "${EVAL_STEPS:=10}" "${EVAL_SAMPLES:=32}" "${LR:=1e-6}"
 : "${IS_CORRECTION:=token}"
 # Optimizer steps on a rollout: in the first these two methods do nothing.
-case $METHOD in kl_cov | ce_gppo) : "${UPDATES:=4}" ;; *) : "${UPDATES:=1}" ;; esac
+case $METHOD in kl_cov | ce_gppo | clip_higher) : "${UPDATES:=4}" ;; *) : "${UPDATES:=1}" ;; esac
 
 flags=(
     --actor.model_name_or_path "$MODEL" --actor.num_nodes "$NODES" --actor.num_gpus_per_node "$GPUS_PER_NODE"

@@ -16,10 +16,12 @@ import torch
 from openrlhf_stare.actor_group.fused_head import actor_class
 from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
 from openrlhf_stare.actor_group.saving import BEGINNING, full_disk_is_told, refuse_non_finite, remedy
+from openrlhf_stare.actor_group.settings import write_settings
 from openrlhf_stare.actor_group.target_trainer import TargetTrainer
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, responses_to_record
-from openrlhf_stare.algorithms.control import EntropyController, PolicyCollapsed
+from openrlhf_stare.algorithms.control import STUCK_ROLLOUTS, EntropyController, EntropyOutOfRange
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
+from openrlhf_stare.algorithms.verdict import BAND
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, notice
 from openrlhf_stare.replacing import plain_class, replaced
@@ -59,7 +61,7 @@ class StarePolicyActor(PolicyModelActor):
             # An engine that failed to start would leave rank 0 waiting for it for ever in the weight-sync group.
             ray.get([engine.get_num_unfinished_requests.remote() for engine in vllm_engines])
             notice(ENGINES_READY)
-        args, self.part = strategy.args, base.part_of(strategy.args.policy_loss)
+        args, self.part = strategy.args, base.name_of(strategy.args.policy_loss)
         trainer = TargetTrainer if args.policy_loss == "tpo" else PolicyTrainer
         with replaced(TRAINER, trainer), replaced(ACTOR, actor_class(args)):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
@@ -67,10 +69,12 @@ class StarePolicyActor(PolicyModelActor):
         strengths = self.loss.method.strengths if self.loss else ()
         self.controller = EntropyController(self.trainer.control, strengths)
         self._restore(self.checkpoint_states)
-        self._told_of_no_advantage = False
+        self._told_of_no_advantage = self._told_of_a_bound = False
         self.record: TokenRecord | None = None
         if (responses := responses_to_record(args)) and strategy.is_rank_0():
             self.record = TokenRecord(record_folder(args), responses, self.tokenizer)
+        if args.logger.tensorboard_dir and strategy.is_rank_0():
+            write_settings(args, self.loss and self.loss.method, self._flags() if self.loss else {})
 
     # ── the log-prob pass ──
 
@@ -116,14 +120,17 @@ class StarePolicyActor(PolicyModelActor):
         """Entropy, strengths and statistics of the rollout in the buffer, before the first optimizer step.
 
         Raises:
-            PolicyCollapsed: the entropy has stayed below `--entropy.stop_below` for too long, on all ranks.
+            EntropyOutOfRange: the entropy has stayed out of its bounds for too long, on all ranks.
         """
         tokens = self._buffered_tokens()
         entropy, authority = self._batch_entropy(tokens)
         figures = {"entropy/mean": entropy, "entropy/authority": authority}
-        controller, strengths = self.controller, self.controller.update(entropy)
-        if controller.collapse:
-            raise PolicyCollapsed(controller.collapse)
+        controller, is_first = self.controller, self.controller.first_entropy is None
+        strengths = controller.update(entropy)
+        if is_first and (sentence := controller.percentages):
+            self._notice(sentence)
+        if controller.stop:
+            raise EntropyOutOfRange(controller.stop)
         if not self.loss:
             return figures
         if not math.isfinite(entropy):
@@ -133,15 +140,27 @@ class StarePolicyActor(PolicyModelActor):
             "entropy/gate_on": float(controller.gate_on),
             "entropy/effort": controller.effort,
         }
-        figures |= {f"{self.part}/{name}": value for name, value in controller.values.items()}
+        figures |= {self.loss.method.figure(name): value for name, value in controller.values.items()}
         figures |= self.loss.open_rollout(tokens, strengths)
-        if authority == 0 and not self._told_of_no_advantage and self.loss.method.entropy_coefficient() is None:
+        self._tell_of_limits(authority)
+        return figures
+
+    def _tell_of_limits(self, authority: float) -> None:
+        """Say once that the method cannot act, and once that it does all it may and it is too little."""
+        stuck = self.controller.stuck_rollouts
+        if stuck >= STUCK_ROLLOUTS and not self._told_of_a_bound:
+            self._told_of_a_bound = True
+            self._notice(
+                f"For {stuck} rollouts in a row the entropy was more than {100 * BAND:.0f} % off its target with the "
+                f"method at its bound, and {100 * authority:.0f} % of the tokens of the last one have an advantage: "
+                "raise the bound, or where that share is small give prompts whose responses differ in reward"
+            )
+        if authority == 0 and not self._told_of_no_advantage and self.loss.method.needs_advantages:
             self._told_of_no_advantage = True
             self._notice(
                 "No token of this rollout has an advantage, as where every group has equal rewards, so no method that "
                 "acts through advantages can raise the entropy (entropy/authority)"
             )
-        return figures
 
     def _buffered_tokens(self) -> base.Tokens:
         """(N,), this rank's action tokens, all responses of the replay buffer."""
@@ -218,8 +237,8 @@ class StarePolicyActor(PolicyModelActor):
 
     def _flags(self) -> dict[str, object]:
         """The options of the controller and of the method, by flag."""
-        parts = {"entropy": self.controller.control} | ({self.part: self.loss.method.options} if self.loss else {})
-        return {f"{part}.{name}": value for part, options in parts.items() for name, value in vars(options).items()}
+        flags = {f"entropy.{name}": value for name, value in vars(self.controller.control).items()}
+        return flags | (self.loss.method.flags() if self.loss else {})
 
     def _restore(self, checkpoint: dict[str, Any]) -> None:
         """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow."""
@@ -239,7 +258,7 @@ class StarePolicyActor(PolicyModelActor):
             return
         # What the strengths start from, or how they move: the saved values would not be what the flags ask for.
         names = {strength.name for strength in self.loss.method.strengths}
-        starts = {f"{self.part}.{name}" for name in names}
+        starts = {self.loss.method.figure(name).replace("/", ".") for name in names}
         fresh = (
             state["method"] != self.part
             or state["controller"]["values"].keys() != names  # STARE has another one under C2
@@ -252,7 +271,7 @@ class StarePolicyActor(PolicyModelActor):
             start = "starts fresh" if fresh else "goes on from the checkpoint"
             self._notice(f"The flags win where the checkpoint differs ({changes}); the controller {start}")
         if fresh:
-            self.controller.updates = state["controller"]["updates"]  # a target's line goes on over the whole run
+            self.controller.follow(state["controller"])
         else:
             self._load_controller(state, differing)
 

@@ -13,7 +13,7 @@ import torch
 from openrlhf.models import PolicyLoss
 from torch import Tensor
 
-from openrlhf_stare.methods.base import OWN_MODULE, Method, Tokens, chosen
+from openrlhf_stare.methods.base import OWN_MODULE, Method, Tokens, chosen, parts_of
 from openrlhf_stare.methods.stare import Stare, StareConfig
 from openrlhf_stare.options import Options, UsageError
 
@@ -75,7 +75,12 @@ class MethodLoss(PolicyLoss):
         """
         self._is_open = True
         with own_file_is_told():
-            return self.method.open_rollout(tokens, self.strengths if strengths is None else strengths, self.group)
+            return self._open(tokens, self.strengths if strengths is None else strengths)
+
+    def _open(self, tokens: Tokens, strengths: dict[str, float]) -> dict[str, float]:
+        figures = self.method.open_rollout(tokens, strengths, self.group)
+        self.clip_eps_low, self.clip_eps_high = self.method.surrogate_range()
+        return figures
 
     def forward(
         self,
@@ -116,7 +121,7 @@ class MethodLoss(PolicyLoss):
                 mask = tokens.action_mask
                 entropies = None if tokens.entropies is None else tokens.entropies[mask]
                 pool = Tokens(tokens.log_probs[mask], tokens.advantages[mask], mask[mask], entropies)
-                self.method.open_rollout(pool, self.strengths, self.group)
+                self._open(pool, self.strengths)
             weights = self.method.weights(tokens)
         advantages = tokens.advantages
         weighted = advantages if weights is None else weights.to(advantages.dtype) * advantages
@@ -145,6 +150,8 @@ def policy_loss(name: str, options: dict[str, object] | None = None, **of_openrl
     method, options = chosen(name), options or {}
     if method is None:
         raise UsageError(f"name {name} is no method: take OpenRLHF's own loss, or openrlhf_stare.TargetPolicyLoss")
+    if len(parts_of(name)) > 1:
+        raise UsageError(f"name {name} is a composition, which a job can train with: give one method")
     known = {field.name for field in dataclasses.fields(method.Options)}
     if unknown := options.keys() - known:
         raise ValueError(

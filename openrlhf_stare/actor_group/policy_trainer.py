@@ -14,7 +14,6 @@ from openrlhf_stare.actor_group.empty_steps import NO_TOKENS, divisible_counts
 from openrlhf_stare.actor_group.entropy_meter import EntropyMeter
 from openrlhf_stare.actor_group.policy_loss import MethodLoss
 from openrlhf_stare.methods import base
-from openrlhf_stare.options import given
 
 
 class PolicyTrainer(ppo_actor.ActorPPOTrainer):
@@ -34,10 +33,10 @@ class PolicyTrainer(ppo_actor.ActorPPOTrainer):
         super().__init__(strategy, actor, *others, **named)
         args, self.dp_group = strategy.args, strategy.ds_device_mesh["dp"].get_group()
         method = base.chosen(args.policy_loss)
-        self.control = base.entropy_control(method, given(args, "entropy"))
+        self.control = base.control_of(args)
         self.loss: MethodLoss | None = None
         if method:
-            options = method.Options(**given(args, base.part_of(args.policy_loss)))
+            options = base.options_of(method, args)
             # PolicyLoss keeps each of its arguments under the argument's name.
             of_openrlhf = {
                 name: getattr(self.actor_loss_fn, name) for name in inspect.signature(PolicyLoss).parameters

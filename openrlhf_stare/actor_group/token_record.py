@@ -1,4 +1,4 @@
-"""The token record (`--stare.record_tokens N`): a few responses of every rollout as JSON lines, token by token.
+"""The token record (`--entropy.record_tokens N`): a few responses of every rollout as JSON lines, token by token.
 
 Rank 0 writes responses of its own buffer, so nothing is communicated. A line has:
 
@@ -12,7 +12,7 @@ Rank 0 writes responses of its own buffer, so nothing is communicated. A line ha
 
 A number is null where it is not finite, and for the tokens of a tool's output, which take no part. omega is what the
 method multiplies the advantage by, 1 for all where it does nothing; it is null where only the training pass knows it
-(high_entropy). The thresholds are STARE's, null for other methods.
+(a method that needs its entropies). The thresholds are null for a method that has none on surprisal.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openrlhf_stare.algorithms.surprisal import surprisal
+from openrlhf_stare.methods import base
 from openrlhf_stare.methods.base import Method, Tokens
-from openrlhf_stare.methods.stare import StareConfig, surprisal
 from openrlhf_stare.notices import notice
-from openrlhf_stare.options import given
 
 FILE = "tokens.jsonl"  # the newest part; before it came tokens.1.jsonl, tokens.2.jsonl and so on
 PART_BYTES = 16 * 2**20
@@ -48,7 +48,7 @@ def record_folder(args: SimpleNamespace) -> Path:
 
 def responses_to_record(args: SimpleNamespace) -> int:
     """How many responses of each rollout a run with OpenRLHF's nested arguments records."""
-    return StareConfig(**given(args, "stare")).record_tokens
+    return base.control_of(args).record_tokens
 
 
 class TokenRecord:
@@ -77,8 +77,9 @@ class TokenRecord:
         count = min(self.responses, len(trained_on))
         # Spread over the buffer, where the responses to one prompt are neighbours.
         chosen = [trained_on[i * len(trained_on) // count] for i in range(count)]
-        taus = {name: (figures or {}).get(f"stare/{name}", math.nan) for name in ("tau_positive", "tau_negative")}
-        rollout = {"step": step, "time": round(time.time(), 3)} | {name: _number(tau) for name, tau in taus.items()}
+        thresholds = (method and method.threshold_figures) or (None, None)
+        taus = [_number((figures or {}).get(figure, math.nan)) for figure in thresholds]
+        rollout = {"step": step, "time": round(time.time(), 3), "tau_positive": taus[0], "tau_negative": taus[1]}
         try:
             for item in chosen:
                 line = rollout | self._line(item, method)

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 from openrlhf_stare import tools
-from openrlhf_stare.algorithms.control import EntropyControl, EntropyController
+from openrlhf_stare.algorithms.control import EntropyController
 from openrlhf_stare.driver.flags import CONFIGS, method_options
 from openrlhf_stare.methods import base
 from openrlhf_stare.options import UsageError, given
 from openrlhf_stare.rules import Finding, refuse
 from openrlhf_stare.tpo.checks import cannot_go_with_tpo
-
-NEED_STEPS = ("kl_cov", "ce_gppo")  # nothing of theirs acts while the policy is the rollout's
 
 
 def check(args: SimpleNamespace) -> list[str]:
@@ -44,27 +42,24 @@ def check(args: SimpleNamespace) -> list[str]:
 
 def _check_options(args: SimpleNamespace) -> None:
     """The options of ours, each by itself and those of a part together, as their dataclasses check them."""
-    own = args.policy_loss if args.policy_loss.endswith(".py") else None
-    for part, config in (CONFIGS | method_options(own)).items():
+    for part, config in (CONFIGS | method_options(base.own_files(args.policy_loss))).items():
         try:
             known = {field.name for field in dataclasses.fields(config)}  # OpenRLHF has options of an actor, too
             config(**{option: value for option, value in given(args, part).items() if option in known})
         except ValueError as error:
             raise UsageError(f"--{part}.{error}") from None
     try:
-        _control(args)
+        base.control_of(args)
     except ValueError as error:
         raise UsageError(f"--entropy.{error}") from None
 
 
 def _of_what_was_not_chosen(args: SimpleNamespace) -> Iterator[Finding]:
     """Options of another method or estimator, and of the controller where there is no method to control."""
-    own = args.policy_loss if args.policy_loss.endswith(".py") else None
-    for part, config in method_options(own).items():
-        for field in dataclasses.fields(config):
-            if part != base.part_of(args.policy_loss) and not field.metadata["under_every_loss"]:
-                if field.name in given(args, part):
-                    yield _not_used(args, part, field.name, f"--policy_loss {part}")
+    chosen_methods = base.name_of(args.policy_loss).split("+")
+    for part in method_options(base.own_files(args.policy_loss)).keys() - chosen_methods:
+        for name in given(args, part):
+            yield _not_used(args, part, name, f"--policy_loss {part}")
     chosen = {"tpo": args.policy_loss, "sr_grpo": args.algo.advantage.estimator}
     for part, chooser in (("tpo", "--policy_loss tpo"), ("sr_grpo", "--advantage_estimator sr_grpo")):
         for field in dataclasses.fields(CONFIGS[part]):
@@ -85,13 +80,9 @@ def _not_used(args: SimpleNamespace, part: str, name: str, chooser: str) -> Find
     )
 
 
-def _control(args: SimpleNamespace) -> EntropyControl:
-    return base.entropy_control(base.chosen(args.policy_loss), given(args, "entropy"))
-
-
 def _entropy_and_method(args: SimpleNamespace) -> Iterator[Finding]:
     """The controller and the method together."""
-    method, part, control = base.chosen(args.policy_loss), base.part_of(args.policy_loss), _control(args)
+    method, control = base.make(args), base.control_of(args)
     # The entropy is measured under every loss, so this holds for all.
     if control.measure == "sampled" and args.rollout.top_p < 1:
         yield Finding(
@@ -102,18 +93,17 @@ def _entropy_and_method(args: SimpleNamespace) -> Iterator[Finding]:
         )
     if method is None:
         return
-    options = given(args, part)
-    strengths = method(method.Options(**options)).strengths
+    yield from method.cannot_go_with(args)
     try:
-        EntropyController(control, strengths)
+        EntropyController(control, method.strengths)
     except ValueError as error:
-        raise UsageError(f"--{'entropy' if str(error).startswith('schedule') else part}.{error}") from None
-    for name, value in options.items():
-        if control.schedule == "pi" and (
-            name in {s.name for s in strengths} or f"{part}.{name}" == "stare.reweight_m"
-        ):
+        of_control = str(error).startswith(("schedule ", "sides "))
+        flag = f"entropy.{error}" if of_control else method.figure(str(error)).replace("/", ".", 1)
+        raise UsageError(f"--{flag}") from None
+    for part in method.parts if control.schedule == "pi" else ():
+        for name in given(args, part.name).keys() & {strength.name for strength in part.strengths}:
             yield Finding(
-                f"--{part}.{name} {value:g}",
+                f"--{part.name}.{name} {given(args, part.name)[name]:g}",
                 "is not used by --entropy.schedule pi, which starts from the neutral value",
                 "leave it out",
             )
@@ -122,26 +112,6 @@ def _entropy_and_method(args: SimpleNamespace) -> Iterator[Finding]:
             "--entropy.measure sampled",
             f"does not go with --policy_loss {args.policy_loss}, which compares the tokens' entropies",
             "give exact",
-        )
-    sets_bonus = method.entropy_coefficient is not base.Method.entropy_coefficient
-    if sets_bonus and args.actor.entropy_coef is not None:
-        yield Finding(
-            f"--actor.entropy_coef {args.actor.entropy_coef:g}",
-            f"does not go with --policy_loss {args.policy_loss}, which sets it",
-            f"give --{part}.coefficient instead",
-        )
-    never_moves = control.schedule in ("open", "gate") and all(s.start == s.neutral for s in strengths)
-    if sets_bonus and never_moves:
-        yield Finding(
-            f"--entropy.schedule {control.schedule}",
-            f"leaves --{part}.coefficient at its start of 0, at which --policy_loss {args.policy_loss} does nothing",
-            f"give --{part}.coefficient one above 0, or the schedule adaptive or pi",
-        )
-    if args.policy_loss == "ce_gppo" and args.actor.policy_loss_type == "gspo":
-        yield Finding(
-            "--actor.policy_loss_type gspo",
-            "does not go with --policy_loss ce_gppo, since it clips responses and not tokens",
-            "use ppo",
         )
 
 
@@ -262,18 +232,18 @@ def _what_cannot_train(args: SimpleNamespace) -> Iterator[Finding]:
 
 
 def _warnings(args: SimpleNamespace) -> Iterator[Finding]:
-    method = base.chosen(args.policy_loss)
-    if method and args.actor.policy_loss_type == "gspo" and args.policy_loss != "entropy_bonus":
+    method = base.make(args)
+    if method and args.actor.policy_loss_type == "gspo" and method.tells_tokens_apart:
         yield Finding(
             "--actor.policy_loss_type gspo",
             f"has one ratio per response, so what --policy_loss {args.policy_loss} does to a token acts only through "
             "the mean over its response",
             "use ppo for it to act on that token",
         )
-    one_step = args.train.batch_size >= args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    if args.policy_loss in NEED_STEPS and one_step and args.train.max_epochs == 1:
+    idle = [part.name for part in method.parts if base.is_idle(part, args)] if method else []
+    if idle:
         yield Finding(
-            f"--policy_loss {args.policy_loss}",
+            f"--policy_loss {'+'.join(idle)}",
             "does nothing in the first optimizer step on a rollout, and with --train.batch_size "
             f"{args.train.batch_size} and --train.max_epochs 1 there is no other",
             "lower the first or raise the second",

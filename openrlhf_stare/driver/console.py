@@ -24,6 +24,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
+from openrlhf_stare.algorithms.verdict import verdict
 from openrlhf_stare.driver.progress import SEPARATOR, Progress, describe, step_figures
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import COLOUR, ENGINES_READY, MARK, notice, printable
@@ -143,6 +144,7 @@ class Console:
         # By process id and address, which is None on the driver's node; those of the driver under None.
         self.last_lines: dict[tuple | None, deque[str]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
         self.noticed: Counter[str] = Counter()
+        self.steps: list[dict[str, float]] = []  # the figures of each, for the verdict
         self.at_the_end: list[str] = []
         self.stopping, self.reader = threading.Event(), None
 
@@ -151,7 +153,7 @@ class Console:
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
 
-    def start_job(self, args: SimpleNamespace, strength: str | None) -> None:
+    def start_job(self, args: SimpleNamespace, strength: str | None, facts: dict[str, bool]) -> None:
         """The job's own file takes over; its lines are followed from now on.
 
         Raises:
@@ -174,7 +176,7 @@ class Console:
             os.write(file.fileno(), time.strftime("── started %Y-%m-%d %H:%M:%S ──\n").encode())
             os.write(file.fileno(), self._early_output())
             self._lead_to(file.fileno())
-        self.path, self.strength = path, strength
+        self.path, self.strength, self.facts = path, strength, facts
         self.progress = Progress(args.rollout.batch_size, args.algo.dynamic_filtering_enable)
         self.reader = threading.Thread(target=self._follow, args=(start,), daemon=True)
         self.screen.end_phase("checks")
@@ -210,6 +212,7 @@ class Console:
             self.screen.end_phase("models")
             self.screen.end_phase("first step")
             self.progress.advance(step[0], time.monotonic())
+            self.steps.append(step[1])
             self.screen.show_step(self.progress, step[1], self.strength)
         elif SAMPLES_PROMPTS.match(line) and self.progress.count_prompts(text):
             self.screen.end_phase("models")
@@ -269,6 +272,8 @@ class Console:
         """The end of a job that did all its steps."""
         self.close()
         if self.path:
+            if found := verdict(self.steps, **self.facts):
+                print(found.sentence)
             seconds = timedelta(seconds=round(time.monotonic() - self.screen.start))
             print("\n".join([f"done in {seconds}; complete output: {self.path}", *self.at_the_end]), flush=True)
 
@@ -363,7 +368,9 @@ def start_job(args: SimpleNamespace) -> None:
         UsageError: the file for the output cannot be written.
     """
     if _console:
-        _console.start_job(args, base.first_strength(args.policy_loss))
+        method = base.make(args)
+        strength = next(iter(base.strength_figures(method)), None)
+        _console.start_job(args, strength, base.facts(method, args) if method else {})
 
 
 def tell_twice(sentence: str) -> None:

@@ -6,13 +6,14 @@ import argparse
 import dataclasses
 import difflib
 import sys
+from collections.abc import Sequence
 
 from openrlhf_stare.actor_group.config import ActorConfig
 from openrlhf_stare.algorithms.control import EntropyControl
 from openrlhf_stare.driver import command, console, seams
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import printable
-from openrlhf_stare.options import Options, Secret, UsageError
+from openrlhf_stare.options import Options, Secret, UsageError, number_or_percentage
 from openrlhf_stare.rollout.failing_rewards import FailedRewards
 from openrlhf_stare.rollout.sr_grpo import SrGrpoConfig
 from openrlhf_stare.tools.config import ToolConfig
@@ -38,44 +39,49 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     """
     words = sys.argv[1:] if words is None else words
     parser = command.parser()
-    own = _own_method(words)
+    own = _own_methods(words)
     parts = {flag[2:].partition(".")[0] for flag in parser._option_string_actions} | {"entropy", *CONFIGS}
-    if own and base.part_of(own) in parts:
-        raise UsageError(
-            f"--policy_loss {own} cannot give its method the name {base.part_of(own)}, since other flags begin with "
-            f"--{base.part_of(own)}: give the file another name"
-        )
+    for file in own:
+        if (name := base.name_of(file)) in parts:
+            raise UsageError(
+                f"--policy_loss {file} cannot give its method the name {name}, since other flags begin with "
+                f"--{name}: give the file another name"
+            )
     add_flags(parser, own)
     return parser.parse_args(words)
 
 
-def _own_method(words: list[str]) -> str | None:
-    """The file with a method of the user's own among the words: its options are flags, too."""
+def _own_methods(words: list[str]) -> list[str]:
+    """The files with methods of the user's own among the words: their options are flags, too."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--policy_loss", default="")
     policy_loss = early.parse_known_args(words)[0].policy_loss
-    return policy_loss if policy_loss.endswith(".py") else None
+    return base.own_files(policy_loss)
 
 
-def method_options(own: str | None = None) -> dict[str, type[Options]]:
-    """First part of a flag -> the options of a method: of those that there are, and of a file of the user's own."""
-    options = {name: base.find(name).Options for name in base.names()}
-    return options | ({base.part_of(own): base.load(own).Options} if own else {})
+def methods(own: Sequence[str] = ()) -> dict[str, type[base.Method]]:
+    """First part of a flag -> the method whose options it has: those that there are, and those of own files."""
+    return {method.name: method for method in [*map(base.find, base.names()), *map(base.load, own)]}
 
 
-def add_flags(parser: argparse.ArgumentParser, own: str | None = None) -> None:
+def method_options(own: Sequence[str] = ()) -> dict[str, type[Options]]:
+    """First part of a flag -> the options of a method."""
+    return {name: method.Options for name, method in methods(own).items()}
+
+
+def add_flags(parser: argparse.ArgumentParser, own: Sequence[str] = ()) -> None:
     """Add our flags to the parser of OpenRLHF's command, and have a bad flag answered with one line.
 
     Args:
-        own: a file with a method of the user's own, whose options become flags.
+        own: files with methods of the user's own, whose options become flags.
     """
     group = parser.add_argument_group("STARE", "What openrlhf-stare adds; every other flag is OpenRLHF's own.")
     group.add_argument(
         "--policy_loss",
         default=POLICY_LOSS,
         metavar=_one_of((*base.names(), *base.WITHOUT_METHOD, "FILE.py")),
-        help="the method that acts on the entropy, such as stare, which reweights the entropy-critical tokens of "
-        "OpenRLHF's loss, or a file with a method of your own; openrlhf leaves that loss untouched and only measures "
+        help="the method that acts on the entropy, or a file with one of your own, or several with + between them; "
+        "openrlhf leaves that loss untouched and only measures "
         "the entropy; tpo is Target Policy Optimization (default: %(default)s)",
     )
     # The short form writes to the long form's place and has no default of its own: the last one given wins.
@@ -166,15 +172,16 @@ def _did_you_mean(unknown: list[str], flags: list[str]) -> str:
     return f" (did you mean {', '.join(near)}?)" if near else ""
 
 
-def _add_options(group: argparse._ArgumentGroup, own: str | None) -> None:
+def _add_options(group: argparse._ArgumentGroup, own: Sequence[str]) -> None:
     """The flags of the dataclasses' fields."""
     # Those of the controller and of the methods are in the arguments only if given: a method has defaults of its own
     # for the controller, and a strength that is given goes with some schedules only.
     for field in dataclasses.fields(EntropyControl):
         _add_option(group, f"--entropy.{field.name}", field, base.control_default(field.name), argparse.SUPPRESS)
-    for part, config in method_options(own).items():
-        for field in dataclasses.fields(config):
-            _add_option(group, f"--{part}.{field.name}", field, field.default, argparse.SUPPRESS)
+    for part, method in methods(own).items():
+        for field in dataclasses.fields(method.Options):
+            shown = base.option_default(method, field.name)
+            _add_option(group, f"--{part}.{field.name}", field, shown, argparse.SUPPRESS)
     for part, config in CONFIGS.items():
         for field in dataclasses.fields(config):
             _add_option(group, f"--{part}.{field.name}", field, field.default, field.default)
@@ -195,7 +202,8 @@ def _add_option(
         # The choices are shown but left to the dataclass to check: its sentence carries the remedy.
         choices = field.metadata["choices"]
         metavar = _one_of(choices) if choices else field.name.upper()
-        options = {"type": type(field.default), "metavar": metavar}
+        reads = number_or_percentage if field.metadata["percent"] else type(field.default)
+        options = {"type": reads, "metavar": metavar}
     description = field.metadata["help"].replace("%", "%%")
     group.add_argument(flag, default=default, help=f"{description} (default: {shown})", **options)
     if field.default is True:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+from openrlhf_stare.methods import base
 from openrlhf_stare.rules import Finding
 
 
@@ -25,8 +26,8 @@ def make_absolute(args: SimpleNamespace) -> None:
     args.ckpt.path, args.ckpt.output_dir = os.path.abspath(args.ckpt.path), os.path.abspath(args.ckpt.output_dir)
     if args.logger.tensorboard_dir:
         args.logger.tensorboard_dir = os.path.abspath(args.logger.tensorboard_dir)
-    if args.policy_loss.endswith(".py"):
-        args.policy_loss = os.path.abspath(args.policy_loss)
+    parts = base.parts_of(args.policy_loss)
+    args.policy_loss = "+".join(os.path.abspath(part) if part.endswith(".py") else part for part in parts)
     if args.train.agent_func_path:
         args.train.agent_func_path = os.path.abspath(args.train.agent_func_path)
     if args.reward.remote_url:

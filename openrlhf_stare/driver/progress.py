@@ -8,8 +8,8 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
 
-# The figures of a step that are shown, as they are logged. What is not logged is left out.
-REWARD, ENTROPY, TARGET, GATE = "rollout/reward_mean", "entropy/mean", "entropy/target", "entropy/gate_on"
+from openrlhf_stare.algorithms.verdict import AUTHORITY, ENTROPY, GATE, LITTLE_AUTHORITY, REWARD, TARGET
+
 SEPARATOR = "  "  # of the figures
 LINES_PER_RUN = 20  # where lines cannot be rewritten
 
@@ -72,8 +72,9 @@ class Progress:
 
 
 def describe(progress: Progress, figures: dict[str, float], strength: str | None = None) -> str:
-    """The line for a step; what a narrow terminal can best do without comes last.
+    """The line for a step; what a narrow terminal can best do without comes last, and what is not logged is left out.
 
+    The authority, the share of tokens with an advantage, is shown where it is too small for a method to do much.
     `strength` is the figure with the method's first strength. It is shown while the gate is open, when it acts.
     """
     total = f"/{max(progress.total, progress.step)}" if progress.total else ""
@@ -91,6 +92,8 @@ def describe(progress: Progress, figures: dict[str, float], strength: str | None
         parts.append(f"{strength.partition('/')[2]} {figures[strength]:.3f}")
     elif GATE in figures:
         parts.append(f"gate {'open' if figures[GATE] else 'shut'}")
+    if figures.get(AUTHORITY, 1.0) < LITTLE_AUTHORITY:
+        parts.append(f"authority {100 * figures[AUTHORITY]:.0f} %")
     if seconds is not None:
         parts.append(f"{seconds:.2f} s/step")
     return SEPARATOR.join(parts)

@@ -9,6 +9,7 @@ Both parts are corrected (importance sampling) and averaged as the user's flags 
 - weighs a token: every surrogate of OpenRLHF is proportional to the advantage (for weights above 0);
 - drops a token by the weight 0: its loss and gradient are 0, and it still counts in the mean;
 - replaces a token's loss by the weight 0 and the new loss as its penalty.
+It can also set the coefficient of OpenRLHF's entropy bonus and the clip range of its surrogate.
 
 A method with one line of arithmetic:
 
@@ -18,25 +19,29 @@ A method with one line of arithmetic:
         def weights(self, tokens):
             return (tokens.advantages > 0).float()
 
-Its file is its name: `methods/no_punishment.py` is `--policy_loss no_punishment`.
+Its file is its name: `methods/no_punishment.py` is `--policy_loss no_punishment`. `a+b` composes two, see `Composed`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
+import operator
 import pkgutil
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar
 
 from openrlhf_stare import methods
 from openrlhf_stare.algorithms.control import EntropyControl, Strength
-from openrlhf_stare.options import Options, UsageError
+from openrlhf_stare.options import Options, UsageError, given
+from openrlhf_stare.rules import Finding
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -64,20 +69,43 @@ class Method:
     """A method that does nothing, for others to derive from.
 
     Attributes:
+        name: the first part of its flags and figures, its file's name.
         Options: the dataclass of the options that become `--NAME.OPTION`.
         needs_entropy: whether `Tokens.entropies` is wanted; the training pass then computes entropies.
         control: the published ones of the controller's options, where they are not `EntropyControl`'s defaults.
+        of_schedule: schedule -> the options' defaults under it, where they are not those of `Options`.
+        acts_in_first_step: whether it does anything while the policy is still the rollout's.
+        needs_advantages: whether it does nothing to a token without an advantage.
+        tells_tokens_apart: whether it acts on some tokens of a response more than on others.
+        sets: what the sets of tokens that it picks among A > 0 and A < 0 are called, or None.
+        threshold_figures: the figures with the least surprisal of these sets, in nats, or None.
         options: an instance of `Options`.
-        clip_range: the ε's of the surrogate, below and above a ratio of 1.
+        clip_range: the ε's of the surrogate, below and above a ratio of 1, as the user's flags say.
     """
 
+    name: ClassVar[str] = ""
     Options: ClassVar[type[Options]] = Options
     needs_entropy: ClassVar[bool] = False
     control: ClassVar[dict[str, object]] = {"schedule": "open"}
+    of_schedule: ClassVar[dict[str, dict[str, object]]] = {}
+    acts_in_first_step: ClassVar[bool] = True
+    needs_advantages: ClassVar[bool] = True
+    tells_tokens_apart: ClassVar[bool] = True
+    sets: ClassVar[tuple[str, str] | None] = None
+    threshold_figures: ClassVar[tuple[str, str] | None] = None
+
+    def __init_subclass__(cls, **named) -> None:
+        super().__init_subclass__(**named)
+        cls.name = cls.__module__.rpartition(".")[2].removeprefix(OWN_MODULE)
 
     def __init__(self, options: Options | None = None, clip_range: tuple[float, float] = (0.2, 0.2)) -> None:
         self.options = self.Options() if options is None else options
         self.clip_range = clip_range
+
+    @classmethod
+    def options_under(cls, schedule: str, given: Callable[[str], dict[str, object]]) -> Options:
+        """The options under a schedule; `given` has those that the user gave, by the first part of their flags."""
+        return cls.Options(**(cls.of_schedule.get(schedule, {}) | given(cls.name)))
 
     @property
     def strengths(self) -> tuple[Strength, ...]:
@@ -113,6 +141,168 @@ class Method:
     def entropy_coefficient(self) -> float | None:
         """OpenRLHF's `--actor.entropy_coef` for this `fit`; None leaves the user's."""
         return None
+
+    def surrogate_range(self) -> tuple[float, float]:
+        """The ε's of OpenRLHF's surrogate for this `fit`: the user's, unless the method sets them."""
+        return self.clip_range
+
+    # ── what others need to know of it ──
+
+    @property
+    def parts(self) -> tuple[Method, ...]:
+        """The methods that it is composed of: itself, unless it is a composition."""
+        return (self,)
+
+    def figure(self, strength: str) -> str:
+        """The figure under which a strength is logged."""
+        return f"{self.name}/{strength}"
+
+    def flags(self) -> dict[str, object]:
+        """Its options by their flags, less the dashes."""
+        return {f"{self.name}.{option}": value for option, value in vars(self.options).items()}
+
+    def cannot_go_with(self, args: SimpleNamespace) -> Iterator[Finding]:
+        """What of OpenRLHF's nested arguments it cannot work with."""
+        yield from ()
+
+
+class Composed(Method):
+    """Several methods at once, `--policy_loss a+b`; the options are those of each by its name.
+
+    Weights multiply; penalties, entropy coefficients and what each changes of the clip range add. Strengths and
+    figures keep their names, with the method's before them. One controller sets all strengths, with one effort under
+    `pi`; what the user leaves open of it is the first method's.
+    """
+
+    of: ClassVar[tuple[type[Method], ...]] = ()
+
+    def __init__(
+        self, options: dict[str, Options] | None = None, clip_range: tuple[float, float] = (0.2, 0.2)
+    ) -> None:
+        super().__init__(options or {}, clip_range)
+        self._parts = tuple(part(self.options.get(part.name), clip_range) for part in self.of)
+
+    @classmethod
+    def options_under(cls, schedule: str, given: Callable[[str], dict[str, object]]) -> dict[str, Options]:
+        return {part.name: part.options_under(schedule, given) for part in cls.of}
+
+    @property
+    def parts(self) -> tuple[Method, ...]:
+        return self._parts
+
+    @property
+    def strengths(self) -> tuple[Strength, ...]:
+        return tuple(
+            dataclasses.replace(strength, name=part.figure(strength.name))
+            for part in self.parts
+            for strength in part.strengths
+        )
+
+    def figure(self, strength: str) -> str:
+        return strength
+
+    def flags(self) -> dict[str, object]:
+        return {flag: value for part in self.parts for flag, value in part.flags().items()}
+
+    def cannot_go_with(self, args: SimpleNamespace) -> Iterator[Finding]:
+        for part in self.parts:
+            yield from part.cannot_go_with(args)
+
+    def open_rollout(
+        self, tokens: Tokens, strengths: dict[str, float], group: dist.ProcessGroup | None
+    ) -> dict[str, float]:
+        figures = {}
+        for part in self.parts:
+            own = {strength.name: strengths[part.figure(strength.name)] for strength in part.strengths}
+            figures |= part.open_rollout(tokens, own, group)
+        for part in self.parts:
+            if type(part).surrogate_range is Method.surrogate_range:  # the others go by the range in force
+                part.clip_range = self.surrogate_range()
+        return figures
+
+    def weights(self, tokens: Tokens) -> Tensor | None:
+        found = [weights for part in self.parts if (weights := part.weights(tokens)) is not None]
+        return functools.reduce(operator.mul, found) if found else None
+
+    def penalty(self, log_probs: Tensor, tokens: Tokens) -> Tensor | None:
+        found = [penalty for part in self.parts if (penalty := part.penalty(log_probs, tokens)) is not None]
+        return functools.reduce(operator.add, found) if found else None
+
+    def entropy_coefficient(self) -> float | None:
+        found = [value for part in self.parts if (value := part.entropy_coefficient()) is not None]
+        return sum(found) if found else None
+
+    def surrogate_range(self) -> tuple[float, float]:
+        changes = [(part.surrogate_range(), part.clip_range) for part in self.parts]
+        low, high = (
+            own + sum(changed[side] - unchanged[side] for changed, unchanged in changes)
+            for side, own in enumerate(self.clip_range)
+        )
+        return low, high
+
+
+def compose(methods: list[type[Method]]) -> type[Method]:
+    """The composition of these methods, each of another name."""
+    facts = {
+        "of": tuple(methods),
+        "control": methods[0].control,
+        "needs_entropy": any(method.needs_entropy for method in methods),
+        "acts_in_first_step": any(method.acts_in_first_step for method in methods),
+        "needs_advantages": all(method.needs_advantages for method in methods),
+        "tells_tokens_apart": any(method.tells_tokens_apart for method in methods),
+        "sets": next((method.sets for method in methods if method.sets), None),
+        "threshold_figures": next((of for method in methods if (of := method.threshold_figures)), None),
+    }
+    composition = type("Composition", (Composed,), facts)
+    composition.name = "+".join(method.name for method in methods)
+    return composition
+
+
+# ── made from the arguments ──
+
+
+def make(args: SimpleNamespace) -> Method | None:
+    """The method that OpenRLHF's nested arguments ask for; None without one.
+
+    Raises:
+        UsageError: there is none of this name.
+        ValueError: an option is outside its range; see `Options`.
+    """
+    method = chosen(args.policy_loss)
+    if method is None:
+        return None
+    one = args.actor.eps_clip  # which OpenRLHF takes for both sides
+    return method(options_of(method, args), tuple(args.actor.eps_clip_low_high or (one, one)))
+
+
+def control_of(args: SimpleNamespace) -> EntropyControl:
+    """The controller's options that OpenRLHF's nested arguments ask for.
+
+    Raises:
+        ValueError: see `EntropyControl`.
+    """
+    return entropy_control(chosen(args.policy_loss), given(args, "entropy"))
+
+
+def options_of(method: type[Method], args: SimpleNamespace) -> Options:
+    """A method's options as OpenRLHF's nested arguments give them: what is not given has the schedule's default."""
+    schedule = entropy_control(method, given(args, "entropy")).schedule
+    return method.options_under(schedule, lambda part: given(args, part))
+
+
+def is_idle(method: Method, args: SimpleNamespace) -> bool:
+    """Whether a method never acts: it acts from the second optimizer step on a rollout on, and there is one."""
+    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    return not method.acts_in_first_step and args.train.batch_size >= responses and args.train.max_epochs == 1
+
+
+def facts(method: Method, args: SimpleNamespace) -> dict[str, bool]:
+    """What `algorithms.verdict.verdict` asks about a run, by its arguments' names."""
+    return {
+        "is_idle": is_idle(method, args),
+        "needs_advantages": method.needs_advantages,
+        "pursues_target": control_of(args).schedule != "open",
+    }
 
 
 def entropy_control(method: type[Method] | None, given: dict[str, object]) -> EntropyControl:
@@ -171,20 +361,32 @@ def load(path: str | Path) -> type[Method]:
     return _only_method(module)
 
 
+def parts_of(policy_loss: str) -> list[str]:
+    """The names and files that `--policy_loss` names: several where it is a composition such as `a+b`."""
+    # A folder's name can have a + in it.
+    return [policy_loss] if Path(policy_loss).is_file() else policy_loss.split("+")
+
+
 def chosen(policy_loss: str) -> type[Method] | None:
-    """The method that `--policy_loss` names: one of `names()` or a file of the user's own. None for openrlhf and tpo.
+    """The method that `--policy_loss` names: one of `names()`, a file of the user's own, or several with + between
+    them. None for openrlhf and tpo.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or the same one twice.
     """
     if policy_loss in WITHOUT_METHOD:
         return None
-    return load(policy_loss) if policy_loss.endswith(".py") else find(policy_loss)
+    found = [load(part) if part.endswith(".py") else find(part) for part in parts_of(policy_loss)]
+    if len(found) == 1:
+        return found[0]
+    if len({method.name for method in found}) < len(found):
+        raise UsageError(f"--policy_loss {policy_loss} has a method twice: name each once")
+    return compose(found)
 
 
-def part_of(policy_loss: str) -> str:
-    """The first part of a method's flags and figures: its name, for a file of one's own the file's."""
-    return Path(policy_loss).stem
+def strength_figures(method: Method | None) -> list[str]:
+    """The figures with a method's strengths, the first one's first."""
+    return [method.figure(strength.name) for strength in method.strengths] if method else []
 
 
 def first_strength(policy_loss: str) -> str | None:
@@ -194,8 +396,24 @@ def first_strength(policy_loss: str) -> str | None:
         UsageError: there is no such method.
     """
     method = chosen(policy_loss)
-    strengths = method().strengths if method else ()
-    return f"{part_of(policy_loss)}/{strengths[0].name}" if strengths else None
+    return next(iter(strength_figures(method and method())), None)
+
+
+def own_files(policy_loss: str) -> list[str]:
+    """The files of the user's own among the methods that `--policy_loss` names."""
+    return [part for part in parts_of(policy_loss) if part.endswith(".py")]
+
+
+def name_of(policy_loss: str) -> str:
+    """What a run's method is called: the methods' names, with + between them; a file's is its own."""
+    return "+".join(Path(part).stem for part in parts_of(policy_loss))
+
+
+def option_default(method: type[Method], option: str) -> str:
+    """The default of `--NAME.OPTION` as its help says it: the general one, then those under a schedule."""
+    general = {field.name: field.default for field in dataclasses.fields(method.Options)}[option]
+    own = {schedule: of[option] for schedule, of in method.of_schedule.items() if option in of}
+    return "; ".join([str(general), *(f"{value} under {schedule}" for schedule, value in own.items())])
 
 
 def control_default(option: str) -> str:

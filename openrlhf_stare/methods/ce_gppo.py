@@ -19,13 +19,16 @@ a rollout, in which r = 1 and nothing is clipped, so it needs several steps on a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 from openrlhf_stare.methods.base import Method, Tokens
 from openrlhf_stare.options import Options, option
+from openrlhf_stare.rules import Finding
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class CeGppoOptions(Options):
 
 class CeGppo(Method):
     Options = CeGppoOptions
+    acts_in_first_step = False
 
     def penalty(self, log_probs: Tensor, tokens: Tokens) -> Tensor:
         ratio = (log_probs - tokens.log_probs).clamp(min=-20.0, max=20.0).exp()
@@ -46,3 +50,11 @@ class CeGppo(Method):
         is_below = (tokens.advantages < 0) & (ratio < low)
         is_above = (tokens.advantages > 0) & (ratio > high)
         return torch.where(is_below, below, torch.where(is_above, above, 0.0))
+
+    def cannot_go_with(self, args: SimpleNamespace) -> Iterator[Finding]:
+        if args.actor.policy_loss_type == "gspo":
+            yield Finding(
+                "--actor.policy_loss_type gspo",
+                f"does not go with --policy_loss {args.policy_loss}, since it clips responses and not tokens",
+                "use ppo",
+            )

@@ -18,13 +18,16 @@ token, useful or not; a coefficient that is too high makes text random.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch.distributed as dist
 
 from openrlhf_stare.algorithms.control import Strength
-from openrlhf_stare.methods.base import Method, Tokens
+from openrlhf_stare.methods.base import Method, Tokens, control_of
 from openrlhf_stare.options import Options, option
+from openrlhf_stare.rules import Finding
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,14 @@ class EntropyBonusOptions(Options):
 class EntropyBonus(Method):
     Options = EntropyBonusOptions
     control = {"schedule": "adaptive", "step": 0.005, "target": 0.2}
+    needs_advantages = False
+    tells_tokens_apart = False
 
     @property
     def strengths(self) -> tuple[Strength, ...]:
-        return (Strength("coefficient", 0.0, self.options.coefficient, self.options.bound),)
+        return (
+            Strength("coefficient", 0.0, self.options.coefficient, self.options.bound, counter=-self.options.bound),
+        )
 
     def open_rollout(
         self, tokens: Tokens, strengths: dict[str, float], group: dist.ProcessGroup | None
@@ -49,3 +56,18 @@ class EntropyBonus(Method):
 
     def entropy_coefficient(self) -> float:
         return self.coefficient
+
+    def cannot_go_with(self, args: SimpleNamespace) -> Iterator[Finding]:
+        if args.actor.entropy_coef is not None:
+            yield Finding(
+                f"--actor.entropy_coef {args.actor.entropy_coef:g}",
+                f"does not go with --policy_loss {args.policy_loss}, which sets it",
+                "give --entropy_bonus.coefficient instead",
+            )
+        schedule = control_of(args).schedule
+        if schedule in ("open", "gate") and self.options.coefficient == 0:
+            yield Finding(
+                f"--entropy.schedule {schedule}",
+                f"leaves --entropy_bonus.coefficient at its start of 0, at which {self.name} does nothing",
+                "give --entropy_bonus.coefficient one above 0, or the schedule adaptive or pi",
+            )

@@ -10,7 +10,7 @@ W-REINFORCE's weights 0.1 and 1 are those of alpha 0.82, up to a common factor o
 Ours differs from the published codes (yk7333/EntroPIC, core_algos.py and dp_actor.py; lblaoke/entrocraft,
 verl/trainer/ppo/core_algos.py) in this: EntroPIC's own weighs only tokens of high probability, averages them apart and
 takes the entropy of a micro-batch; entrocraft's weighs rewards. In both, above the target alpha goes below 0 and
-strengthens good responses. Here alpha is 0 to `bound`: above the target the loss is OpenRLHF's.
+strengthens good responses, which here is `--entropy.sides both`; else the loss above the target is OpenRLHF's.
 
 It does nothing where all advantages are 0. With alpha near 1 hardly anything is learned from good responses.
 """
@@ -39,7 +39,7 @@ class SignWeights(Method):
 
     @property
     def strengths(self) -> tuple[Strength, ...]:
-        return (Strength("alpha", 0.0, self.options.alpha, self.options.bound),)
+        return (Strength("alpha", 0.0, self.options.alpha, self.options.bound, counter=-self.options.bound),)
 
     def open_rollout(
         self, tokens: Tokens, strengths: dict[str, float], group: dist.ProcessGroup | None

@@ -24,6 +24,7 @@ from torch import Tensor
 from openrlhf_stare.algorithms.control import Strength
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.algorithms.selection import SELECTIONS, kth_largest
+from openrlhf_stare.algorithms.surprisal import surprisal
 from openrlhf_stare.methods.base import Method, Tokens
 from openrlhf_stare.options import Options, option
 
@@ -32,7 +33,8 @@ VARIANTS = ("O1", "C2")
 
 @dataclass(frozen=True)
 class StareConfig(Options):
-    """The options of STARE, checked when made. The schedule `pi` does not use `reweight_w` and `reweight_m`.
+    """The options of STARE, checked when made. The schedule `pi` does not use `reweight_w` and `reweight_m`, and has
+    defaults of its own: see `Stare.of_schedule`.
 
     Raises:
         ValueError: an option is outside its range. The message starts with the option's name and its value and ends
@@ -52,12 +54,6 @@ class StareConfig(Options):
     selection: str = option(
         "auto", "how thresholds are found: gathering (kthvalue), counting (radix), or by batch size (auto)", SELECTIONS
     )
-    record_tokens: int = option(
-        0,
-        "responses of each rollout that are written down token by token; 0 for none",
-        within="[0, inf)",
-        under_every_loss=True,
-    )
 
 
 class Stare(Method):
@@ -65,11 +61,16 @@ class Stare(Method):
 
     Options = StareConfig
     control = {"schedule": "gate"}
+    # What this repository's studies hold their targets with; launch/any_task_study.sh tries it where nobody tuned it.
+    of_schedule = {"pi": {"variant": "C2", "top_p_ratio": 0.05, "w_max": 60.0, "m_min": 0.3}}
+    sets = ("L+", "L-")
+    threshold_figures = ("stare/tau_positive", "stare/tau_negative")
 
     @property
     def strengths(self) -> tuple[Strength, ...]:
-        w = Strength("reweight_w", 1.0, self.options.reweight_w, self.options.w_max, "log")
-        m = Strength("reweight_m", 1.0, self.options.reweight_m, self.options.m_min, "log")
+        w_max, m_min = self.options.w_max, self.options.m_min
+        w = Strength("reweight_w", 1.0, self.options.reweight_w, w_max, "log", counter=1 / w_max)
+        m = Strength("reweight_m", 1.0, self.options.reweight_m, m_min, "log", counter=1 / m_min)
         return (w, m) if self.options.variant == "C2" else (w,)
 
     def open_rollout(
@@ -78,8 +79,10 @@ class Stare(Method):
         found = candidates(tokens.log_probs, tokens.advantages, tokens.action_mask)
         self.thresholds = pool_thresholds(found, self.options, group)
         self.reweight_w, self.reweight_m = strengths["reweight_w"], strengths.get("reweight_m", 1.0)
-        weights = self._weights(found)[tokens.action_mask].double()
-        own = [weights.numel(), found.positive, found.negative, weights > 1, weights < 1, weights]
+        weights = self._weights(found)
+        is_reweighted, of_tokens = weights != 1, weights[tokens.action_mask].double()
+        own = [of_tokens.numel(), found.positive, found.negative]
+        own += [found.positive & is_reweighted, found.negative & is_reweighted, of_tokens]
         n, *sums = all_reduce_sums([float(torch.as_tensor(values).sum()) for values in own], group).tolist()
         means = [total / max(n, 1.0) for total in sums]
         return {
@@ -109,14 +112,6 @@ class Candidates(NamedTuple):
     positive: Tensor  # bool, T+: mask and A > 0
     negative: Tensor  # bool, T-: mask and A < 0
     surprisal: Tensor  # float32, nats
-
-
-def surprisal(log_probs: Tensor) -> Tensor:
-    """Surprisal -log π in nats: float32, the shape of `log_probs`, at least +0.0. NaN stays NaN.
-
-    A log-prob that rounding put above 0 (+1e-7) has surprisal 0. `abs` makes -0.0 into +0.0, which clamp leaves alone.
-    """
-    return (-log_probs.float()).clamp(min=0).abs()
 
 
 def critical_count(n: int, top_p_ratio: float) -> int:

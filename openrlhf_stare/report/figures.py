@@ -14,13 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.lines import Line2D
 
+from openrlhf_stare.algorithms.verdict import AUTHORITY, BAND, EFFORT, ENTROPY, GATE, LITTLE_AUTHORITY, TARGET
 from openrlhf_stare.report import ReportError
-from openrlhf_stare.report.reading import STRENGTHS, Response, Run, Series
+from openrlhf_stare.report.reading import Response, Run, Series
 
-ENTROPY, TARGET, GATE, EFFORT = "entropy/mean", "entropy/target", "entropy/gate_on", "entropy/effort"
 REWARD = ("rollout/reward_mean", "reward")
 LENGTH = ("rollout/response_length_mean", "response_length")
-BAND = 0.25  # of the target, to either side
 WIDTH = 10  # inches
 
 # Okabe and Ito's colours, which those who see fewer colours can tell apart too; then again as dashed lines.
@@ -166,7 +165,8 @@ def _draw_strengths(figure: FigureBase, runs: list[Run], style: dict) -> None:
 
 
 def _strength_tags(runs: list[Run]) -> list[str]:
-    return [tag for tag in (*STRENGTHS, EFFORT) if any(run.finite(tag) for run in runs)]
+    efforts = [EFFORT] if any(run.finite(EFFORT) for run in runs) else []
+    return [*dict.fromkeys(tag for run in runs for tag in run.strengths), *efforts]
 
 
 def _draw_reward(figure: FigureBase, runs: list[Run], style: dict) -> None:
@@ -174,6 +174,15 @@ def _draw_reward(figure: FigureBase, runs: list[Run], style: dict) -> None:
     for run in runs:
         _curve(ax, run, style, run.finite(*REWARD))
     _axes(ax, "mean reward")
+
+
+def _draw_authority(figure: FigureBase, runs: list[Run], style: dict) -> None:
+    ax = figure.subplots()
+    for run in runs:
+        _curve(ax, run, style, run.finite(AUTHORITY))
+    ax.axhspan(0, LITTLE_AUTHORITY, color="#888888", alpha=0.15, lw=0)
+    _axes(ax, "authority")
+    ax.set_ylim(0, 1)
 
 
 def _draw_quadrants(figure: FigureBase, runs: list[Run], style: dict) -> None:
@@ -263,8 +272,8 @@ PICTURES = (
         "strengths",
         "Strengths",
         "What the controller has set each method's strengths to. The effort is how far the first of them is on its "
-        "way from neutral (0) to its bound (1).",
-        "a strength (such as stare/reweight_w) or an effort (entropy/effort)",
+        "way from neutral (0) to its bound (1), or, where the entropy is pushed down, to its counter (-1).",
+        "a strength (they are named in settings.json) or an effort (entropy/effort)",
         lambda run: bool(_strength_tags([run])),
         _draw_strengths,
         lambda runs: 2.8 * -(-len(_strength_tags(runs)) // 2),
@@ -279,12 +288,22 @@ PICTURES = (
         lambda runs: 2.9,
     ),
     Picture(
+        "authority",
+        "Authority",
+        f"Share of the tokens that have an advantage. Grey: below {100 * LITTLE_AUTHORITY:.0f} %, where a method that "
+        "acts through advantages can do little.",
+        "the authority (entropy/authority)",
+        _has(AUTHORITY),
+        _draw_authority,
+        lambda runs: 2.4,
+    ),
+    Picture(
         "quadrants",
         "The four quadrants",
-        "The newest recorded tokens. STARE's L+ and L- are the entropy-critical ones among those with a positive and "
-        "with a negative advantage, whether or not the gate was open. Dashed: the newest thresholds. Of another "
-        "method those are coloured whose weight ω is not 1.",
-        "a token record (--stare.record_tokens)",
+        "The newest recorded tokens. Coloured are those of the method's sets among the tokens with a positive and "
+        "with a negative advantage, whether or not the gate was open, with the newest thresholds dashed; of a method "
+        "without sets those whose weight ω is not 1.",
+        "a token record (--entropy.record_tokens)",
         lambda run: bool(run.responses),
         _draw_quadrants,
         lambda runs: 3.6 * -(-len(runs) // 2),

@@ -76,6 +76,8 @@ def html(runs: list[Run]) -> str:
         runs=runs,
         styles={name: f"{dashes} {colour}" for name, (colour, dashes) in figures.styles(runs).items()},
         table=[final_figures(run, runs) for run in runs],
+        verdicts=[(run.name, found.kind, found.sentence) for run in runs if (found := run.verdict)],
+        settings=[(run.name, _settings(run)) for run in runs if run.settings.flags or run.settings.arguments],
         pictures=[_picture(picture, runs) for picture in PICTURES if len(picture.runs(runs)) >= picture.least],
         left_out=[f"{picture.title}: no run has {picture.needs}." for picture in PICTURES if not picture.runs(runs)],
         records=[_record(run) for run in runs if run.responses],
@@ -85,6 +87,12 @@ def html(runs: list[Run]) -> str:
         positive=figures.POSITIVE,
         negative=figures.NEGATIVE,
     )
+
+
+def _settings(run: Run) -> list[tuple[str, str]]:
+    """The flags of a run and their values, ours first."""
+    both = [sorted(of.items()) for of in (run.settings.flags, run.settings.arguments)]
+    return [(f"--{flag}", str(value)) for flag, value in [*both[0], *both[1]]]
 
 
 def _picture(picture: figures.Picture, runs: list[Run]) -> dict:

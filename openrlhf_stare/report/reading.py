@@ -18,26 +18,12 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.tensorflow_stub.errors import OutOfRangeError
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
 
+from openrlhf_stare.algorithms.verdict import AUTHORITY, EFFORT, ENTROPY, GATE, REWARD, TARGET, Verdict, verdict
 from openrlhf_stare.report import ReportError
 
-LOGS, RECORDS = "events.out.tfevents.*", "tokens*.jsonl"
+LOGS, RECORDS, SETTINGS = "events.out.tfevents.*", "tokens*.jsonl", "settings.json"
 PREFIX = "train/"  # OpenRLHF's, before every tag of training
-# As STARE was the only method, so that older runs can be compared.
-FORMER_TAGS = {
-    "stare/batch_entropy": "entropy/mean",
-    "stare/target_entropy": "entropy/target",
-    "stare/gate_on": "entropy/gate_on",
-}
-# The strengths of the methods in openrlhf_stare/methods/, whose files would bring torch along.
-STRENGTHS = (
-    "stare/reweight_w",
-    "stare/reweight_m",
-    "kl_cov/coefficient",
-    "clip_cov/share",
-    "high_entropy/share",
-    "entropy_bonus/coefficient",
-    "sign_weights/alpha",
-)
+FACTS = ("is_idle", "needs_advantages", "pursues_target")
 LARGEST = 1e30  # what a recorded number can be and still be drawn
 
 
@@ -66,8 +52,8 @@ class Response:
     def picked(self, place: int) -> str:
         """Whether the method picks a token, by the sign of its advantage: "+", "-", or "" if it does not.
 
-        STARE's sets L+ and L- are known from the thresholds, with the gate off too; of another method only that the
-        weight is not 1.
+        The sets of a method with thresholds are known from them, with the gate off too; of another method only that
+        the weight is not 1.
         """
         s, advantage, omega = self.surprisal[place], self.advantage[place], self.omega[place]
         if s is None or advantage is None or advantage == 0:
@@ -80,6 +66,17 @@ class Response:
 
 
 @dataclass(frozen=True)
+class Settings:
+    """What a run was last started with; see `actor_group/settings.py`. Without its file nothing of it is known."""
+
+    strengths: tuple[str, ...] = ()  # the tags of the method's strengths
+    sets: tuple[str, str] | None = None  # what its sets of tokens are called
+    facts: dict[str, bool] = field(default_factory=dict)  # for the verdict
+    flags: dict[str, object] = field(default_factory=dict)  # ours
+    arguments: dict[str, object] = field(default_factory=dict)  # OpenRLHF's
+
+
+@dataclass(frozen=True)
 class Run:
     """What is known of a run. `scalars`: TensorBoard tag, less its `train/`, -> its series."""
 
@@ -88,6 +85,7 @@ class Run:
     responses: dict[int, list[Response]]  # by step
     logs: list[tuple[int, int]]  # first and last step of each log, in the order of time
     notes: list[str] = field(default_factory=list)  # what could not be read, a sentence each
+    settings: Settings = Settings()
 
     def finite(self, *tags: str) -> Series | None:
         """The finite values of the first of the tags that was logged; None if there are none."""
@@ -99,17 +97,30 @@ class Run:
         return None
 
     @property
+    def strengths(self) -> list[str]:
+        """The tags of the strengths of the run's method, those that were logged."""
+        return [tag for tag in self.settings.strengths if self.finite(tag)]
+
+    @property
     def strength(self) -> str | None:
         """The tag of the first strength of the run's method; None without a known one."""
-        return next((tag for tag in STRENGTHS if self.finite(tag)), None)
+        return next(iter(self.strengths), None)
 
     @property
     def set_names(self) -> dict[str, str]:
-        """What the sets of `Response.picked` are called: by STARE's names if the record has its thresholds."""
-        recorded = [response for responses in self.responses.values() for response in responses]
-        if any(response.tau_positive is not None or response.tau_negative is not None for response in recorded):
-            return {"+": "L+", "-": "L-"}
-        return {"+": "ω ≠ 1, A > 0", "-": "ω ≠ 1, A < 0"}
+        """What the sets of `Response.picked` are called, by the method's own names if it has any."""
+        positive, negative = self.settings.sets or ("ω ≠ 1, A > 0", "ω ≠ 1, A < 0")
+        return {"+": positive, "-": negative}
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether the run held its target, and if not, why; None without a target."""
+        steps: dict[int, dict[str, float]] = {}
+        for tag in (ENTROPY, TARGET, GATE, EFFORT, AUTHORITY, REWARD):
+            if series := self.finite(tag):
+                for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
+                    steps.setdefault(step, {})[tag] = value
+        return verdict([figures for _, figures in sorted(steps.items())], **self.settings.facts)
 
     def gate_spans(self) -> list[tuple[float, float]]:
         """The spans of steps with an open gate, from half a step before the first to half a step after the last."""
@@ -151,7 +162,25 @@ def read_run(folder: Path, name: str) -> Run:
             f"{folder} holds no TensorBoard logs of training and no token record{why}: give the folder of a run "
             "that was started with --logger.tensorboard_dir"
         )
-    return Run(name, scalars, responses, logs, notes)
+    settings = _read_settings(_files(folder, SETTINGS, notes), notes)
+    return Run(name, scalars, responses, logs, notes, settings)
+
+
+def _read_settings(files: list[Path], notes: list[str]) -> Settings:
+    """The newest of the files that can be read."""
+    for file in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            read = json.loads(file.read_text(encoding="utf-8"))
+            return Settings(
+                strengths=tuple(map(str, read["strengths"])),
+                sets=tuple(map(str, read["sets"])) if read["sets"] else None,
+                facts={name: bool(read["facts"][name]) for name in FACTS if name in read["facts"]},
+                flags=dict(read["flags"]),
+                arguments=dict(read["arguments"]),
+            )
+        except (ValueError, TypeError, KeyError, RecursionError):
+            notes.append(f"{file.name} could not be read")
+    return Settings()
 
 
 def _files(folder: Path, pattern: str, notes: list[str]) -> list[Path]:
@@ -172,8 +201,7 @@ def _read_logs(files: list[Path], notes: list[str]) -> tuple[dict[str, Series], 
                     continue
                 steps.add(event.step)
                 start = min(start, event.wall_time)
-                tag = value.tag.removeprefix(PREFIX)
-                values = latest.setdefault(FORMER_TAGS.get(tag, tag), {})
+                values = latest.setdefault(value.tag.removeprefix(PREFIX), {})
                 if event.step not in values or event.wall_time >= values[event.step][0]:
                     values[event.step] = (event.wall_time, value.simple_value)
         if steps:

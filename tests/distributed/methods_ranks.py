@@ -25,7 +25,9 @@ OPTIONS = {
     "clip_cov": [{"share": 0.02, "low": 0.5}, {"share": 0.9, "bound": 1.0}, {"share": 0.0}],
     "high_entropy": [{"share": 0.2}, {"share": 0.037, "bound": 0.01}, {"share": 1.0}],
     "stare": [{"variant": "C2"}],
+    "repo": [{"zeta": 0.3}, {"zeta": 0.0}],
 }
+COMPOSITIONS = ["stare+repo+entropy_bonus", "kl_cov+sign_weights"]  # with the defaults of each
 
 
 def rollout() -> dict[str, torch.Tensor]:
@@ -78,8 +80,9 @@ def in_training(method: base.Method, share: dict, rows: int, padded: bool) -> tu
 
 
 def check(name: str, options: dict, rank: int, world: int, group: dist.ProcessGroup) -> None:
-    whole, method = rollout(), base.find(name)
-    alone, here = method(method.Options(**options)), method(method.Options(**options))
+    whole, method = rollout(), base.chosen(name)
+    made = method.Options(**options) if options else None
+    alone, here = method(made), method(made)
     starts = {strength.name: strength.start for strength in alone.strengths}
     expected_figures = alone.open_rollout(flat(whole), starts, None)
     for share_sizes in splits(world):
@@ -109,12 +112,13 @@ def check_empty(rank: int, group: dist.ProcessGroup) -> None:
 def check_controllers(rank: int, world: int, group: dist.ProcessGroup) -> None:
     """From sums of entropies that differ between the ranks, the strengths are the same on all of them."""
     random = torch.Generator().manual_seed(rank)
-    for name in base.names():
-        method = base.find(name)()
+    for name in [*base.names(), *COMPOSITIONS]:
+        method = base.chosen(name)()
         for schedule in ("gate", "adaptive", "pi") if method.strengths else ("open",):
-            controller = EntropyController(
-                base.entropy_control(type(method), {"schedule": schedule}), method.strengths
-            )
+            given = {"schedule": schedule, "target": "50%"}
+            if schedule == "pi" and any(strength.counter is not None for strength in method.strengths):
+                given["sides"] = "both"
+            controller = EntropyController(base.entropy_control(type(method), given), method.strengths)
             for _ in range(5):
                 own = torch.rand(3 + rank, generator=random)
                 total, count = all_reduce_sums([own.sum().item(), len(own)], group).tolist()
@@ -132,7 +136,7 @@ def run(rank: int, store: str) -> None:
     groups = {world: dist.new_group(range(world)) for world in WORLDS}
     for world, group in groups.items():
         if rank < world:
-            for name in base.names():
+            for name in [*base.names(), *COMPOSITIONS]:
                 for options in OPTIONS.get(name, [{}]):
                     check(name, options, rank, world, group)
             check_empty(rank, group)

@@ -162,6 +162,9 @@ METHODS = {
     "high_entropy": [],
     "kl_cov": "--kl_cov.share 0.1".split(),
     "sign_weights": "--entropy.schedule open".split(),
+    "clip_higher": [],
+    "repo": "--repo.zeta 0.5".split(),
+    "repo+entropy_bonus": "--entropy.schedule pi --entropy.target 200%".split(),
 }
 
 
@@ -170,7 +173,9 @@ def method_figures(group: ActorGroup, name: str, cell: Cell) -> tuple[dict[str, 
     responses, _ = rollout(group.model)
     group.start([*FLAGS, "--policy_loss", name, *METHODS[name], *cell.flags()])
     statuses, weights = train(group, responses, "method", alike=name != "high_entropy")
-    figures = {key: value for key, value in statuses[0].items() if key.startswith(f"{name}/")}
+    figures = {
+        key: value for key, value in statuses[0].items() if key.startswith(tuple(f"{one}/" for one in name.split("+")))
+    }
     assert all({**status, **figures} == status for status in statuses)
     return figures, weights
 

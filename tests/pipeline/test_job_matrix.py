@@ -45,7 +45,7 @@ def test_clip_cov_sr_grpo_and_adaptive_in_partial_rollouts_with_dynamic_batches_
     flags += ["--algo.advantage.is_correction_mode", "clip", "--algo.advantage.is_correction_threshold", "0.5", "2"]
     flags += ["--rollout.temperature", "1.5"]  # for answers of different lengths
     job = run_job(
-        [*flags, "--stare.record_tokens", "2", "--console", "compact"], tmp_path, timeout=TIME_LIMIT, cluster=cluster
+        [*flags, "--entropy.record_tokens", "2", "--console", "compact"], tmp_path, timeout=TIME_LIMIT, cluster=cluster
     )
     assert any(line.startswith("step 3/3 ") for line in job.output.splitlines()), job.output
     assert_sound(job, steps=3, vllm_kl=OFF_POLICY_KL)

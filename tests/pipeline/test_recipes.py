@@ -87,7 +87,7 @@ def test_tool_use_on_the_mathematics_reward_and_the_tool_s_output_is_no_action(c
     prompts, few = calculator / "prompts.jsonl", tmp_path / "eval.jsonl"
     few.write_text("".join(prompts.read_text().splitlines(keepends=True)[:EVAL_PROMPTS]))
     task = {"MODEL": str(calculator / "model"), "DATA": str(prompts), "EVAL_DATA": str(few), "VARIANT": "C2"}
-    flags = ["--data.max_samples", "24", "--tool.output_chars", "64", "--stare.record_tokens", str(RECORDED)]
+    flags = ["--data.max_samples", "24", "--tool.output_chars", "64", "--entropy.record_tokens", str(RECORDED)]
     job = run_recipe("tool_use_7b", tmp_path, cluster, *flags, **task)
     assert_trained(job, variant="C2")
     assert all(figures["stare/reweight_w"] == pytest.approx(1.1) for figures in job.rollouts)

@@ -25,7 +25,7 @@ ALL = base.names() if os.environ.get("ALL_METHODS") else []
 TARGET, LOWER_TARGET, K_I = 3.0, 2.9, 0.1
 
 
-@pytest.mark.parametrize("policy_loss", [*ALL, OWN], ids=base.part_of)
+@pytest.mark.parametrize("policy_loss", [*ALL, OWN], ids=base.name_of)
 def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_actor_and_critic(
     addends, tmp_path, cluster, policy_loss
 ):

@@ -203,12 +203,12 @@ def test_every_flag_that_we_add_has_a_row_in_docs_and_no_other_has():
 @pytest.mark.parametrize("flag, field", FIELDS.items(), ids=FIELDS)
 def test_the_row_of_an_option_has_its_values_its_default_and_its_help(flag, field):
     choices = field.metadata["choices"]
-    values = (
-        ", ".join(f"`{choice}`" for choice in choices) if choices else "on" if field.default is False else "number"
-    )
-    # Of a flag of the controller a method can have a default of its own.
-    is_of_control = flag.startswith("--entropy.")
-    default, *of_methods = (base.control_default(field.name) if is_of_control else str(field.default)).split("; ")
+    number = "number, percentage" if field.metadata["percent"] else "number"
+    values = ", ".join(f"`{choice}`" for choice in choices) if choices else "on" if field.default is False else number
+    # Of a flag of the controller a method can have a default of its own, and of a method's a schedule.
+    method = flags.methods().get(flag[2:].partition(".")[0])
+    shown = base.option_default(method, field.name) if method else str(field.default)
+    default, *of_methods = (base.control_default(field.name) if "--entropy." in flag else shown).split("; ")
     assert FLAG_ROWS[flag] == [values, "; ".join([f"`{default}`", *of_methods]), field.metadata["help"]]
 
 
@@ -273,7 +273,7 @@ def test_the_method_of_ones_own_is_the_one_that_is_trained_with():
     assert shown == (ROOT / path).read_text() and len(shown.splitlines()) <= 25
     assert (
         f"`{path}`" in DOCS["methods.md"]
-        and base.part_of(path) in (ROOT / "tests/pipeline/test_resume.py").read_text()
+        and base.name_of(path) in (ROOT / "tests/pipeline/test_resume.py").read_text()
     )
     assert base.load(ROOT / path).strengths[0].name == "strength"
 

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "dealing": "rules",
     "when_imported": "",
     "algorithms": "options",
-    "methods": "algorithms options",
+    "methods": "algorithms options rules",
     "substitutions": "",
     "replacing": "substitutions when_imported",
     "cpu": "notices options replacing rules tools",
@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "tools": "notices options rules",
     "rewards": "notices options",
     "data": "options",
-    "report": "options",
+    "report": "algorithms options",
     "worker": "replacing runtime",
     "vllm_plugin": "runtime",
     "driver": "actor_group algorithms dealing methods notices options rollout rules runtime substitutions tools tpo "

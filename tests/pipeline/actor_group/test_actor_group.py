@@ -65,7 +65,10 @@ def corrected(ranks) -> dict:
     return train(ranks, [*CORRECTED, "--policy_loss", "openrlhf"])
 
 
-@pytest.mark.parametrize("name", [name for name in base.names() if base.find(name)().strengths])
+COMPOSED = ["stare+entropy_bonus", "clip_higher+repo"]
+
+
+@pytest.mark.parametrize("name", [*(name for name in base.names() if base.find(name)().strengths), *COMPOSED])
 def test_at_neutral_strength_every_method_is_openrlhfs_bit_for_bit(ranks, corrected, name):
     gate_off = ["--entropy.schedule", "gate", "--entropy.target", "1e-6"]
     status = (neutral := train(ranks, [*CORRECTED, "--policy_loss", name, *gate_off]))["status"]
@@ -76,18 +79,43 @@ def test_at_neutral_strength_every_method_is_openrlhfs_bit_for_bit(ranks, correc
     assert status["entropy/gate_on"] == status["entropy/effort"] == 0 and status["entropy/authority"] == 1
 
 
-@pytest.mark.parametrize("name", base.names())
+@pytest.mark.parametrize("name", [*base.names(), *COMPOSED])
 def test_every_method_acts_on_two_ranks(ranks, corrected, name):
     schedule = "open" if name in ("ce_gppo", "kl_cov") else "pi"
     acts = ["--policy_loss", name, "--entropy.schedule", schedule, "--entropy.target", "9", "--actor.adam.lr", "1e-2"]
     trained = train(ranks, [*CORRECTED, *acts])
     assert trained["status"]["entropy/gate_on"] == 1
-    assert all(math.isfinite(value) for key, value in trained["status"].items() if key.startswith(f"{name}/"))
+    parts = tuple(f"{part}/" for part in name.split("+"))
+    figures = {key: value for key, value in trained["status"].items() if key.startswith(parts)}
+    assert {key.partition("/")[0] for key in figures} >= {part[:-1] for part in parts if part != "ce_gppo/"}
+    assert all(math.isfinite(value) for value in figures.values())
     plain = train(ranks, [*CORRECTED, "--policy_loss", "openrlhf", "--actor.adam.lr", "1e-2"])
     different = [
         name for name, values in plain["parameters"].items() if not torch.equal(values, trained["parameters"][name])
     ]
     assert different, "the method has changed nothing"
+
+
+def test_a_percentage_and_both_sides_on_two_ranks(ranks, corrected):
+    """Far below H_0: the entropy is pushed down, by the counters of two methods; and a stop is a percentage, too."""
+    percent = (
+        "--policy_loss stare+entropy_bonus --entropy.schedule pi --entropy.target 10% --entropy.sides both".split()
+    )
+    ranks.start([*BATCH, *percent, "--entropy.stop_above", "50%", "--entropy.stop_after", "2"])
+    ranks.forward(fixed_experiences())
+    statuses = ranks.fit(fixed_experiences())
+    status = statuses[0]
+    assert statuses[1] == status and status["entropy/target"] == pytest.approx(0.1 * status["entropy/mean"])
+    assert (status["entropy/effort"], status["entropy/gate_on"]) == (-1, 1)
+    assert status["stare/reweight_w"] == pytest.approx(1 / 60) and status["stare/reweight_m"] == pytest.approx(1 / 0.3)
+    assert status["entropy_bonus/coefficient"] == -0.2
+    ranks.forward(fixed_experiences())
+    ranks.append(fixed_experiences())
+    for result in ranks.group.async_run_method("fit"):
+        with pytest.raises(
+            ray.exceptions.RayTaskError, match=r"above --entropy.stop_above 50% \(.* nats\) for 2 roll"
+        ):
+            ray.get(result, timeout=60)
 
 
 def test_openrlhfs_loss_logs_the_entropy_and_nothing_else_of_ours(openrlhf):

@@ -80,8 +80,15 @@ def test_another_method_finds_the_same_padded_packed_and_with_dynamic_batches(gr
     padded, weights = method_figures(group, name, Cell(2, 1, "padded", 3))
     for cell in (Cell(2, 2, "packed", 3), Cell(2, 4, "dynamic", 3)):
         figures, in_training = method_figures(group, name, cell)
-        noise = {"abs": ENTROPY_NOISE} if name in ("high_entropy", "entropy_bonus") else {"rel": 0, "abs": 0}
+        noise = (
+            {"abs": ENTROPY_NOISE}
+            if name in ("high_entropy", "entropy_bonus", "repo+entropy_bonus")
+            else {"rel": 0, "abs": 0}
+        )
         for figure, value in padded.items():
             assert figures[figure] == pytest.approx(value, **noise), figure
-        if name != "high_entropy":  # whose weights are of the training pass's entropies
+        if name == "repo+entropy_bonus":  # whose effort is of the measured entropy
+            assert in_training.keys() == weights.keys()
+            assert all(in_training[one] == pytest.approx(weights[one], abs=ENTROPY_NOISE) for one in weights)
+        elif name != "high_entropy":  # whose weights are of the training pass's entropies
             assert in_training == weights

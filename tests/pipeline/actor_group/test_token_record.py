@@ -13,7 +13,7 @@ RANKS, RESPONSES = 2, 3
 
 def test_rank_0_writes_what_the_loss_trains_on_under_the_step_that_it_is_told(group_of, tmp_path):
     flags = f"""--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2 --stare.variant C2
-        --entropy.target 9 --stare.record_tokens {RESPONSES} --logger.tensorboard_dir {tmp_path}/tensorboard
+        --entropy.target 9 --entropy.record_tokens {RESPONSES} --logger.tensorboard_dir {tmp_path}/tensorboard
         --logger.wandb.run_name first --ckpt.path {tmp_path}/checkpoints""".split()
     experiences = fixed_experiences()
     for index, experience in enumerate(experiences):

@@ -101,7 +101,10 @@ def test_what_differs_is_named_and_the_flags_are_followed(control, stare, named,
     control, stare = dataclasses.replace(CONTROL, **control), dataclasses.replace(STARE, **stare)
     states = saved_states()
     actor, said = actor_with(states, control, stare)
-    fresh = fresh_controller(control, stare).state_dict() | {"updates": 1}  # an annealed target goes on
+    fresh = fresh_controller(control, stare).state_dict() | {
+        "updates": 1,
+        "first_entropy": 0.1,
+    }  # an annealed target goes on
     assert actor.controller.state_dict() == (states["entropy"]["controller"] if goes_on else fresh)
     assert actor.controller.control == control
     start = "goes on from the checkpoint" if goes_on else "starts fresh"
@@ -110,14 +113,17 @@ def test_what_differs_is_named_and_the_flags_are_followed(control, stare, named,
 
 def test_the_checkpoint_of_another_method_starts_a_fresh_controller_in_the_same_rollout():
     actor, said = actor_with(saved_states(), part="kl_cov")
-    assert actor.controller.state_dict() == fresh_controller().state_dict() | {"updates": 1}
+    assert actor.controller.state_dict() == fresh_controller().state_dict() | {"updates": 1, "first_entropy": 0.1}
     assert said == ["The checkpoint was made with stare: the controller starts fresh"]
 
 
 def test_under_another_variant_the_controller_starts_afresh():
     stare = dataclasses.replace(STARE, variant="O1")
     actor, said = actor_with(saved_states(), stare=stare)
-    assert actor.controller.state_dict() == fresh_controller(stare=stare).state_dict() | {"updates": 1}
+    assert actor.controller.state_dict() == fresh_controller(stare=stare).state_dict() | {
+        "updates": 1,
+        "first_entropy": 0.1,
+    }
     assert said == ["The flags win where the checkpoint differs (stare.variant C2 -> O1); the controller starts fresh"]
 
 
@@ -186,8 +192,8 @@ def test_after_a_remedy_the_rollouts_below_stop_below_are_counted_anew(remedy, c
 
 def test_an_option_that_is_newer_than_the_checkpoint_is_no_difference():
     states = saved_states()
-    del states["entropy"]["flags"]["stare.record_tokens"]
-    actor, said = actor_with(states, stare=dataclasses.replace(STARE, record_tokens=4))
+    del states["entropy"]["flags"]["stare.selection"]
+    actor, said = actor_with(states, stare=dataclasses.replace(STARE, selection="radix"))
     assert actor.controller.state_dict() == states["entropy"]["controller"]
     assert said == []
 

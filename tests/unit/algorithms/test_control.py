@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from openrlhf_stare.algorithms.control import EntropyControl, EntropyController, Strength
+from openrlhf_stare.algorithms.control import EntropyControl, EntropyController, EntropyOutOfRange, Strength
 from openrlhf_stare.methods import base
 
 W = Strength("reweight_w", neutral=1.0, start=1.1, bound=1.5, scale="log")
@@ -146,15 +146,15 @@ def test_a_policy_that_has_collapsed_is_told():
     one = controller(W, stop_below=0.05, stop_after=3)
     for entropy in (0.01, 0.01, 0.05, 0.01, 0.01):
         one.update(entropy)
-        assert one.collapse is None
+        assert one.stop is None
     one.update(math.nan)
-    assert one.collapse is None
+    assert one.stop is None
     one.update(0.01)
-    assert one.collapse.startswith("The entropy was below --entropy.stop_below 0.05 for 3 rollouts in a row")
+    assert one.stop.startswith("The entropy was below --entropy.stop_below 0.05 (0.05 nats) for 3 rollouts in a row")
     never = controller(W)
     for _ in range(20):
         never.update(0.0)
-    assert never.collapse is None
+    assert never.stop is None
 
 
 @pytest.mark.parametrize("schedule", ["open", "gate", "adaptive", "pi"])
@@ -210,3 +210,128 @@ def test_a_methods_defaults_are_the_published_ones_and_give_way_to_what_is_given
     assert base.entropy_control(Bonus, {}) == EntropyControl(schedule="adaptive", target=0.2)
     assert base.entropy_control(Bonus, {"target": 0.5}).target == 0.5
     assert base.entropy_control(base.Method, {}).schedule == "open"
+
+
+# ── percentages of the first entropy ──
+
+
+def test_a_target_can_be_a_percentage_of_the_first_finite_entropy():
+    one = controller(W, target="50%", target_end="25%", anneal_rollouts=2, stop_below="10%")
+    assert math.isnan(one.target) and one.first_entropy is None and one.percentages is None
+    one.update(math.nan)
+    assert one.first_entropy is None
+    targets = []
+    for entropy in (0.8, 0.3, 0.1, 5.0):
+        one.update(entropy)
+        targets.append(one.target)
+    assert one.first_entropy == 0.8 and targets == pytest.approx([0.4, 0.3, 0.2, 0.2])
+    assert one.percentages.startswith(
+        "This run starts at an entropy of 0.8 nats, so --entropy.target 50% is 0.4 nats, "
+    )
+    assert "--entropy.target_end 25% is 0.2 nats, --entropy.stop_below 10% is 0.08 nats: a resume" in one.percentages
+
+
+def test_the_gate_and_pi_go_by_the_target_in_nats():
+    gate = controller(W, target="50%")
+    assert [gate.update(entropy)["reweight_w"] for entropy in (0.8, 0.39, 0.41)] == [1.0, 1.1, 1.0]
+    percent, nats = controller(W, target="50%", schedule="pi"), controller(W, target=0.4, schedule="pi")
+    for entropy in (0.8, 0.3, 0.35, 0.5):
+        assert percent.update(entropy) == nats.update(entropy)
+
+
+def test_the_first_entropy_goes_through_a_checkpoint_and_a_change_of_flags():
+    one, other = (controller(W, target="50%") for _ in range(2))
+    one.update(0.8)
+    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    other.update(0.1)
+    assert other.target == 0.4 and other.first_entropy == 0.8
+    fresh = controller(COEFFICIENT, target="25%", target_end="50%", anneal_rollouts=2, schedule="pi")
+    fresh.follow(one.state_dict())
+    assert (fresh.updates, fresh.first_entropy, fresh.target) == (1, 0.8, pytest.approx(0.3))
+    fresh.update(0.1)
+    assert fresh.target == pytest.approx(0.3) and fresh.first_entropy == 0.8
+
+
+def test_no_percentage_is_taken_of_an_entropy_of_zero():
+    with pytest.raises(EntropyOutOfRange, match="rollout is 0, and --entropy.stop_above 50% of it is 0"):
+        controller(W, stop_above="50%").update(0.0)
+    assert controller(W).update(0.0) == {"reweight_w": 1.1}
+
+
+# ── both sides ──
+
+BOTH = Strength("zeta", 0.0, 0.01, 1.0, counter=-0.5)
+
+
+def test_both_sides_by_hand():
+    log = Strength("reweight_w", 1.0, 1.1, 4.0, "log", counter=0.25)
+    pi = controller(BOTH, log, COEFFICIENT, schedule="pi", sides="both", target=0.5, k_p=0.5, k_i=0.25)
+    assert pi.update(0.75) == {"zeta": -0.5 * 0.375, "reweight_w": 0.25**0.375, "coefficient": 0.0}
+    assert (pi.gate_on, pi.effort, pi.integral) == (True, -0.375, -0.125)
+    assert pi.update(0.5)["zeta"] == -0.5 * 0.125  # the integral alone
+    assert pi.update(50.0) == {"zeta": -0.5, "reweight_w": 0.25, "coefficient": 0.0} and pi.integral == -1
+    assert pi.update(0.5) == {"zeta": -0.5, "reweight_w": 0.25, "coefficient": 0.0}
+    for _ in range(20):
+        pi.update(0.01)
+    assert (pi.effort, pi.integral, pi.strengths["zeta"]) == (1.0, 1.0, 1.0)
+
+
+def test_below_the_target_both_sides_are_one():
+    options = dict(schedule="pi", target=0.5, k_p=0.5, k_i=0.25)
+    both, below = controller(BOTH, sides="both", **options), controller(BOTH, **options)
+    for entropy in (0.4, 0.3, 0.45, 0.2):
+        assert both.update(entropy) == below.update(entropy)
+    assert controller(BOTH, **options).update(2.0) == {"zeta": 0.0}
+
+
+def test_a_method_that_cannot_lower_the_entropy_has_one_side():
+    with pytest.raises(
+        ValueError, match="^sides both does not go with this method, none of whose strengths can lower"
+    ):
+        controller(COEFFICIENT, schedule="pi", sides="both")
+    for name in base.names():
+        for strength in base.find(name)(clip_range=(0.2, 0.25)).strengths:
+            if strength.counter is not None:
+                assert (strength.counter - strength.neutral) * (strength.bound - strength.neutral) < 0
+                assert strength.at(-1.0) == pytest.approx(strength.counter)
+                assert strength.at(0.0) == strength.neutral
+    countered = {
+        f"{name}.{strength.name}": strength.counter
+        for name in base.names()
+        for strength in base.find(name)(clip_range=(0.2, 0.25)).strengths
+        if strength.counter is not None
+    }
+    assert countered == {
+        "clip_higher.eps_high": 0.2,
+        "entropy_bonus.coefficient": -0.2,
+        "repo.zeta": -1.0,
+        "sign_weights.alpha": -0.9,
+        "stare.reweight_w": 1 / 1.5,
+    }
+
+
+# ── ends and warnings ──
+
+
+def test_a_policy_that_has_dissolved_is_told():
+    one = controller(W, target=0.2, stop_above="150%", stop_below=0.05, stop_after=2)
+    for entropy in (0.4, 0.61, 0.6, 0.7):
+        one.update(entropy)
+        assert one.stop is None
+    one.update(0.61)
+    assert one.stop.startswith(
+        "The entropy was above --entropy.stop_above 150% (0.6 nats) for 2 rollouts in a row: the"
+    )
+    assert "a lower --entropy.target" in one.stop
+
+
+def test_rollouts_out_of_band_with_the_strength_at_its_bound_are_counted():
+    pi = controller(W, schedule="pi", target=0.4, k_p=50.0)
+    counts = []
+    for entropy in (0.1, 0.29, 0.31, 0.2, math.nan, 0.2, 0.4):
+        pi.update(entropy)
+        counts.append(pi.stuck_rollouts)
+    assert counts == [1, 2, 0, 1, 1, 2, 0]  # 0.31 is within a quarter of 0.4
+    published = controller(Strength("alpha", 0.0, 0.9, 0.9), schedule="open", target=0.4)
+    published.update(0.1)
+    assert published.effort == 1 and published.stuck_rollouts == 0  # it pursues no target

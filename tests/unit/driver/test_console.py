@@ -28,7 +28,9 @@ from openrlhf_stare.driver import console
 args = SimpleNamespace(
     policy_loss=sys.argv[2],
     ckpt=SimpleNamespace(path=sys.argv[1]),
-    rollout=SimpleNamespace(batch_size=16),
+    rollout=SimpleNamespace(batch_size=16, n_samples_per_prompt=8),
+    train=SimpleNamespace(batch_size=128, max_epochs=1),
+    actor=SimpleNamespace(eps_clip=0.2, eps_clip_low_high=None),
     algo=SimpleNamespace(dynamic_filtering_enable=False),
 )
 
@@ -140,6 +142,8 @@ def test_seconds_and_time_left_are_those_of_the_last_twenty_steps():
     assert len(shown.removesuffix(end)) <= 80
     assert describe(progress, opened, "kl_cov/coefficient") == f"{start}gate open{end}"  # which was not logged
     assert describe(progress, opened) == f"{start}gate open{end}"  # a method without a strength
+    assert describe(progress, opened | {"entropy/authority": 0.2}) == f"{start}gate open{end}"
+    assert describe(progress, opened | {"entropy/authority": 0.194}) == f"{start}gate open  authority 19 %{end}"
 
 
 @pytest.mark.parametrize("total, count", [(3, 3), (20, 20), (47, 20), (1000, 20), (None, 100)])
@@ -161,7 +165,7 @@ def test_a_job_in_a_pipe(tmp_path):
     checks, path, ray, *rest = job.out.splitlines()
     assert re.fullmatch(r"checks +\d+ s", checks) and re.fullmatch(r"Ray +\d+ s", ray)
     assert path == f"complete output: {tmp_path / 'output.log'}"
-    engines, models, first_step, one, left_out, two, three, done = rest
+    engines, models, first_step, one, left_out, two, three, verdict, done = rest
     assert [line.split()[0] for line in (engines, models, first_step)] == ["engines", "models", "first"]
     assert one == "step 1/3  reward 0.367  entropy 0.933/0.400  gate shut"
     # The same sentence with other numbers came twice more.
@@ -196,7 +200,7 @@ def test_a_job_on_a_terminal_rewrites_its_last_line(tmp_path, columns, end):
     assert "\x1b[2K" in job.out  # a line is erased, to be written again
     shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", job.out).replace("\r\n", "\n").split("\n")
     lines = [line.rpartition("\r")[2].rstrip() for line in shown]
-    assert lines[-2].startswith("done in") and lines[-3].startswith("step 3/3") and lines[-3].endswith(end)
+    assert lines[-2].startswith("done in") and lines[-4].startswith("step 3/3") and lines[-4].endswith(end)
     assert not [line for line in lines if line.startswith(("step 1", "step 2"))]
     assert job.out.rfind("\x1b[?25h") > job.out.rfind("\x1b[?25l")  # the cursor is shown
 
@@ -382,3 +386,12 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
 def test_the_full_console_is_left_alone(tmp_path, flags):
     job = Run("console.start_job(args)\nconsole.end_phase('Ray')\nreplay()", tmp_path, flags=flags)
     assert job.file is None and job.out.replace("imported\n", "") == RECORDED.read_bytes().decode()
+
+
+def test_the_last_lines_have_the_verdict(tmp_path):
+    job = Run("console.start_job(args)\nconsole.end_phase('Ray')\nreplay()", tmp_path, policy_loss="stare")
+    *_, verdict, done = job.out.splitlines()
+    assert verdict.startswith("entropy 0.8") and ", target 0.400, over the second half of the steps, " in verdict
+    assert done.startswith("done in ")
+    without_target = Run("console.start_job(args)\nprint('x')", tmp_path / "other")
+    assert "over the second half" not in without_target.out

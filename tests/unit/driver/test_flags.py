@@ -47,10 +47,11 @@ def test_the_help_of_every_option_is_the_dataclass_s_and_ends_with_the_default(m
     monkeypatch.setenv("COLUMNS", "1000")  # argparse breaks lines at hyphens too
     text = " ".join(parser_with_ours().format_help().split())
     for name, field in (ALWAYS_THERE | IF_GIVEN).items():
-        # The controller's default may be another one for a method, which follows.
-        end = "" if name.startswith("entropy.") else ")"
+        # The default may be another one for a method, or under a schedule, which follows.
+        end = "" if name.startswith(("entropy.", "stare.")) else ")"
         assert f"{field.metadata['help']} (default: {field.default}{end}" in text
-    assert "(default: gate; open for ce_gppo, clip_cov, high_entropy, kl_cov; adaptive for entropy_bonus; pi" in text
+    assert "(default: gate; open for ce_gppo, clip_cov, clip_higher, high_entropy, kl_cov, repo; adaptive for" in text
+    assert "(default: 1.5; 60.0 under pi)" in text
 
 
 def test_without_our_flags_the_loss_is_stare_with_the_defaults_of_the_dataclass():
@@ -135,7 +136,7 @@ def test_the_fewest_new_tokens_are_openrlhfs_one_unless_given():
     [
         ("--stare.top_p_ratio abc", ["--stare.top_p_ratio", "'abc'"]),
         ("--stare.reweight_w 1,1", ["--stare.reweight_w", "'1,1'"]),
-        ("--stare.record_tokens 2.5", ["--stare.record_tokens", "'2.5'"]),
+        ("--entropy.record_tokens 2.5", ["--entropy.record_tokens", "'2.5'"]),
         ("--entropy.step", ["--entropy.step", "expected one argument"]),
         ("--stare.gamma 1", ["--stare.gamma"]),
         ("--advantage_estimator grpo", ["--advantage_estimator", "grpo", "group_norm"]),

@@ -183,6 +183,9 @@ def write_run(folder: Path, **curves: list[float]) -> Path:
         for step, value in enumerate(values, start=1):
             writer.add_scalar("train/" + name.replace("__", "/"), value, step)
     writer.close()
+    facts = {"is_idle": False, "needs_advantages": True, "pursues_target": True}
+    settings = {"strengths": ["stare/reweight_w"], "sets": None, "facts": facts, "flags": {}, "arguments": {}}
+    (folder / "run/settings.json").write_text(json.dumps(settings))
     return folder
 
 
@@ -209,7 +212,10 @@ def run_table(monkeypatch, capsys, *arguments, computed: str = "bfloat16") -> tu
 def test_table_of_a_good_run(tmp_path, monkeypatch, capsys):
     status, out, err = run_table(monkeypatch, capsys, write_run(tmp_path, **GOOD), "--check")
     assert (status, err) == (0, "")
-    rows = {line[:24].strip(): line[24:].split() for line in out.splitlines()}
+    *lines, verdict = out.splitlines()
+    held = "entropy 0.400 nats, target 0.400, over the second half of the steps, 100 % of them within ±25 %: held"
+    assert verdict == f"verdict: {held}"
+    rows = {line[:24].strip(): line[24:].split() for line in lines}
     assert rows == {
         "": ["start", "middle", "end"],
         "reward": ["0.315", "0.585", "0.855"],

@@ -93,6 +93,8 @@ def write_run(folder: Path, arm: str, seed: int, entropy, reward, weight, distin
             writer.add_scalar("train/entropy/target", TARGET, step)
             writer.add_scalar("train/stare/reweight_w", weight, step)
     writer.close()
+    settings = {"strengths": ["stare/reweight_w"], "sets": None, "facts": {}, "flags": {}, "arguments": {}}
+    (run / "tensorboard" / run.name / "settings.json").write_text(json.dumps(settings))
     (run / "evaluation.json").write_text(json.dumps({"distinct_right": distinct, "pass@1": reward, "pass@32": 1.0}))
     return run
 

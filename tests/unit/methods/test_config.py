@@ -10,9 +10,10 @@ from openrlhf_stare import EntropyControl, StareConfig
 def test_the_defaults_are_the_papers_for_7b():
     config, control = StareConfig(), EntropyControl()
     assert (config.variant, config.top_p_ratio, config.reweight_w, config.reweight_m) == ("O1", 0.1, 1.1, 0.9)
-    assert (config.w_max, config.m_min, config.selection, config.record_tokens) == (1.5, 0.5, "auto", 0)
+    assert (config.w_max, config.m_min, config.selection) == (1.5, 0.5, "auto")
     assert (control.schedule, control.target, control.step, control.measure) == ("gate", 0.3, 0.01, "exact")
-    assert (control.target_end, control.anneal_rollouts, control.stop_below) == (0, 0, 0)
+    assert (control.target_end, control.anneal_rollouts, control.stop_below, control.stop_above) == (0, 0, 0, 0)
+    assert (control.sides, control.k_p, control.k_i, control.record_tokens) == ("below", 3.9, 0.05, 0)
 
 
 @pytest.mark.parametrize(
@@ -31,9 +32,6 @@ def test_the_defaults_are_the_papers_for_7b():
         ({"w_max": 0.99}, "w_max"),
         ({"m_min": 0}, "m_min"),
         ({"m_min": 1.1}, "m_min"),
-        ({"record_tokens": -1}, "record_tokens"),
-        ({"record_tokens": 2.5}, "record_tokens"),
-        ({"record_tokens": True}, "record_tokens"),
     ],
 )
 def test_a_value_outside_its_range_is_named_with_a_remedy(options, name):
@@ -59,6 +57,21 @@ def test_a_value_outside_its_range_is_named_with_a_remedy(options, name):
         ({"anneal_rollouts": -1}, "anneal_rollouts"),
         ({"target_end": 0.1}, "anneal_rollouts"),
         ({"anneal_rollouts": 10}, "target_end"),
+        ({"target": "0%"}, "target"),
+        ({"target": "-5%"}, "target"),
+        ({"target": "nan%"}, "target"),
+        ({"target": "inf%"}, "target"),
+        ({"target": "half"}, "target"),
+        ({"target": "50"}, "target"),
+        ({"target": "%"}, "target"),
+        ({"target_end": "0%", "anneal_rollouts": 3}, "target_end"),
+        ({"stop_below": "0%"}, "stop_below"),
+        ({"stop_above": -0.1}, "stop_above"),
+        ({"sides": "above"}, "sides"),
+        ({"sides": "both"}, "sides"),
+        ({"record_tokens": -1}, "record_tokens"),
+        ({"record_tokens": 2.5}, "record_tokens"),
+        ({"record_tokens": True}, "record_tokens"),
     ],
 )
 def test_a_value_of_the_controller_outside_its_range_is_named_with_a_remedy(options, name):

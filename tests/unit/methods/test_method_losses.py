@@ -17,7 +17,9 @@ MethodLoss, PolicyLoss = StarePolicyLoss.__mro__[1:3]  # the latter is OpenRLHF'
 
 PUBLISHED = json.loads(Path(__file__).with_name("published_methods.json").read_text())
 WIDE = {"clip_eps_low": 1.0, "clip_eps_high": 1e6}  # the published KL-Cov clips no token
-WITH_STRENGTHS = ["stare", "kl_cov", "clip_cov", "high_entropy", "entropy_bonus", "sign_weights"]
+WITH_STRENGTHS = [name for name in base.names() if base.find(name)().strengths]
+# STARE, which tells tokens apart by their ranks, has tests of its own in test_stare_weights.py.
+ACT_THROUGH_ADVANTAGES = [name for name in base.names() if base.find(name).needs_advantages and name != "stare"]
 SURROGATES = {
     "clipped": {},
     "dual-clipped": {"dual_clip": 1.5},
@@ -112,6 +114,34 @@ def test_sign_weights_are_the_advantages_of_their_signs():
     torch.testing.assert_close(gradient, weights * plain, rtol=1e-6, atol=0)
 
 
+def test_repo_is_its_formula_in_openrlhfs_surrogate():
+    """The advantages A (1 - zeta l) and A (1 + zeta l) of the good and of the bad, less what would turn them over."""
+    batch = random_batch()
+    result, gradient = call(make("repo", zeta=0.4), batch)
+    by_hand = torch.zeros_like(batch["advantages"])
+    for place, a in enumerate(batch["advantages"].flatten().tolist()):
+        log_prob = batch["old_log_probs"].flatten()[place].item()
+        by_hand.view(-1)[place] = a * max(0.0, 1 - 0.4 * log_prob if a > 0 else 1 + 0.4 * log_prob)
+    expected, expected_gradient = call(PolicyLoss(), {**batch, "advantages": by_hand})
+    assert result[0].item() == pytest.approx(expected[0].item(), abs=1e-6)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("surrogate", SURROGATES.values(), ids=SURROGATES)
+def test_clip_higher_is_openrlhfs_loss_with_another_upper_range(surrogate):
+    batch = random_batch()
+    loss = make("clip_higher", {**surrogate, "clip_eps_low": 0.15, "clip_eps_high": 0.2}, eps_high=0.28)
+    for value in (0.28, 0.9, 0.15, 0.2):
+        flat = [batch[key][batch["action_mask"]] for key in ("old_log_probs", "advantages", "action_mask")]
+        loss.open_rollout(base.Tokens(*flat), {"eps_high": value})
+        result, gradient = call(loss, batch)
+        expected, expected_gradient = call(PolicyLoss(**surrogate, clip_eps_low=0.15, clip_eps_high=value), batch)
+        assert torch.equal(result[0], expected[0]) and torch.equal(gradient, expected_gradient)
+    result, _ = call(make("clip_higher", {**surrogate, "clip_eps_low": 0.15}, eps_high=0.28), batch)  # not opened
+    expected, _ = call(PolicyLoss(**surrogate, clip_eps_low=0.15, clip_eps_high=0.28), batch)
+    assert torch.equal(result[0], expected[0])
+
+
 def test_entropy_bonus_sets_the_coefficient_of_openrlhfs_own_bonus():
     loss, batch = make("entropy_bonus", coefficient=0.05), random_batch()
     result, gradient = call(loss, batch)
@@ -151,7 +181,7 @@ def test_a_penalty_is_corrected_and_averaged_as_the_surrogate(name, surrogate):
     assert whole[0].item() == pytest.approx(sum(call(loss, row, **normalisers)[0][0].item() for row in rows), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["kl_cov", "ce_gppo"])
+@pytest.mark.parametrize("name", [name for name in base.names() if not base.find(name).acts_in_first_step])
 def test_the_first_step_after_a_rollout_is_openrlhfs(name):
     batch = random_batch()
     batch["log_probs"] = batch["old_log_probs"]
@@ -160,7 +190,7 @@ def test_the_first_step_after_a_rollout_is_openrlhfs(name):
     torch.testing.assert_close(gradient, plain, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["kl_cov", "clip_cov", "high_entropy", "sign_weights", "ce_gppo"])
+@pytest.mark.parametrize("name", ACT_THROUGH_ADVANTAGES)
 def test_without_advantages_there_is_no_gradient(name):
     batch = random_batch()
     batch["advantages"] = torch.zeros(5, 12)
@@ -168,7 +198,7 @@ def test_without_advantages_there_is_no_gradient(name):
     assert result[0] == 0 and not gradient.any()
 
 
-@pytest.mark.parametrize("name", ["kl_cov", "clip_cov", "high_entropy", "sign_weights", "ce_gppo"])
+@pytest.mark.parametrize("name", ACT_THROUGH_ADVANTAGES)
 def test_what_lies_in_the_padding_does_not_matter(name):
     batch = random_batch()
     loss = make(name, share=0.3) if name in ("kl_cov", "clip_cov") else make(name)

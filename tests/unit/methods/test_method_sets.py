@@ -138,6 +138,59 @@ def test_sign_weights():
     assert weights("sign_weights", of, alpha=1.0) == [0, 0, 1, 1, 2, 2]
 
 
+def test_sign_weights_with_a_negative_alpha_strengthen_good_responses():
+    assert weights("sign_weights", tokens(advantages=[2.0, 0.5, 0.0, -0.0, -1.0, -3.0]), strength=-0.5) == [
+        *(1.5, 1.5, 1, 1, 0.5, 0.5)
+    ]
+
+
+def test_repo_weighs_by_surprisal_and_turns_no_advantage_over():
+    of = tokens(log_probs=[-1.0, -2.0, -3.0, -1.0, -2.0, 0.0], advantages=[2.0, 0.5, 0.0, -0.1, -3.0, 1.0])
+    assert weights("repo", of, strength=0.25) == [1.25, 1.5, 1.0, 0.75, 0.5, 1.0]
+    assert weights("repo", of, strength=1.0) == [2.0, 3.0, 1.0, 0.0, 0.0, 1.0]
+    assert weights("repo", of, strength=-0.25) == [0.75, 0.5, 1.0, 1.25, 1.5, 1.0]
+    assert weights("repo", of, strength=-1.0) == [0.0, 0.0, 1.0, 2.0, 3.0, 1.0]
+    assert weights("repo", of, strength=0.0) is None
+    assert opened("repo", of, strength=1.0)[1] == {
+        "repo/zero_ratio": pytest.approx(2 / 6),
+        "repo/mean_weight": pytest.approx(7 / 6),
+    }
+    assert opened("repo", of, strength=0.0)[1] == {"repo/zero_ratio": 0, "repo/mean_weight": 1}
+
+
+def test_clip_higher_sets_the_upper_clip_range():
+    method = base.find("clip_higher")(clip_range=(0.2, 0.25))
+    (strength,) = method.strengths
+    assert (strength.neutral, strength.start, strength.bound, strength.counter) == (0.25, 0.28, 1.0, 0.2)
+    for value in (0.25, 0.28, 1.0, 0.2):
+        assert method.open_rollout(tokens(), {"eps_high": value}, None) == {}
+        assert method.surrogate_range() == (0.2, value) and method.weights(tokens()) is None
+    assert base.find("clip_higher")(clip_range=(0.2, 0.2)).strengths[0].counter is None  # it cannot get narrower
+
+
+def test_stare_under_pi_has_defaults_of_its_own_and_gives_way_to_what_is_given():
+    def options(schedule: str, **given) -> tuple:
+        made = base.find("stare").options_under(schedule, lambda part: given if part == "stare" else {})
+        return made.variant, made.top_p_ratio, made.w_max, made.m_min
+
+    assert options("pi") == ("C2", 0.05, 60.0, 0.3)
+    assert options("pi", w_max=30.0, variant="O1") == ("O1", 0.05, 30.0, 0.3)
+    for schedule in ("gate", "adaptive", "open"):
+        assert options(schedule) == ("O1", 0.1, 1.5, 0.5)
+    assert base.option_default(base.find("stare"), "w_max") == "1.5; 60.0 under pi"
+    assert base.option_default(base.find("stare"), "reweight_w") == "1.1"
+
+
+def test_stare_from_above_weighs_surprising_tokens_of_good_responses_less_and_of_bad_ones_more():
+    of = tokens(log_probs=[-1.0, -2.0, -3.0, -1.0, -2.0, -3.0], advantages=[1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
+    method = base.find("stare").options_under("pi", lambda part: {"top_p_ratio": 0.3})
+    stare = base.find("stare")(method)
+    at_counter = {strength.name: strength.at(-1.0) for strength in stare.strengths}
+    figures = stare.open_rollout(of, at_counter, None)
+    assert stare.weights(of).tolist() == pytest.approx([1, 1, 1 / 60, 1, 1, 1 / 0.3])
+    assert (figures["stare/positive_reweight_ratio"], figures["stare/negative_reweight_ratio"]) == (1 / 6, 1 / 6)
+
+
 def test_ce_gppo_adds_nothing_to_tokens_that_are_not_clipped():
     of = tokens([-1.0] * 6, [1.0, -1.0, 0.0, 1.0, -1.0, 0.0])
     method, figures = opened("ce_gppo", of)
@@ -172,6 +225,8 @@ def test_published_defaults():
     assert defaults("clip_cov")[0] == [(0, 0.0002, 0.05)]
     assert defaults("high_entropy")[0] == [(1, 0.2, 0.05)]
     assert defaults("sign_weights")[0] == [(0, 0.5, 0.9)] and defaults("sign_weights")[1].schedule == "pi"
+    assert defaults("repo")[0] == [(0, 0.01, 1)] and defaults("repo")[1].schedule == "open"
+    assert defaults("clip_higher")[0] == [(0.2, 0.28, 1)] and defaults("clip_higher")[1].schedule == "open"
     strengths, control = defaults("stare")
     assert strengths == [(1, 1.1, 1.5)] and (control.schedule, control.target) == ("gate", 0.3)
     strengths, control = defaults("entropy_bonus")
@@ -182,5 +237,5 @@ def test_published_defaults():
 def test_the_help_of_a_control_option_names_the_methods_with_a_default_of_their_own():
     assert base.control_default("target") == "0.3; 0.2 for entropy_bonus; 0.1 for sign_weights"
     assert base.control_default("stop_below") == "0.0"
-    assert base.control_default("schedule").startswith("gate; open for ce_gppo, ")
+    assert base.control_default("schedule").startswith("gate; open for ce_gppo, clip_cov, clip_higher, ")
     assert "stare" not in base.control_default("schedule")

@@ -14,9 +14,6 @@ import pytest
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from openrlhf_stare import StareConfig
-from openrlhf_stare.methods import base
-from openrlhf_stare.methods.stare import Stare
 from openrlhf_stare.report import figures, page, reading
 from openrlhf_stare.report.__main__ import main
 from openrlhf_stare.report.reading import read_run, read_runs
@@ -54,6 +51,20 @@ def record(folder: Path, steps, start: float = DAY, name: str = "tokens.jsonl", 
             file.write(json.dumps(line | changes) + "\n")
 
 
+def settings(folder: Path, **changes) -> None:
+    """What a run with STARE under C2 was started with."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {
+        "policy_loss": "stare",
+        "strengths": ["stare/reweight_w", "stare/reweight_m"],
+        "sets": ["L+", "L-"],
+        "facts": {"is_idle": False, "needs_advantages": True, "pursues_target": True},
+        "flags": {"stare.variant": "C2", "entropy.target": 0.4},
+        "arguments": {"actor.adam.lr": 3e-4},
+    }
+    (folder / "settings.json").write_text(json.dumps(written | changes))
+
+
 def stare_values(steps: range = STEPS, target: float = 0.4) -> dict[str, dict[int, float]]:
     """Entropy that falls to the target; the gate is open from the middle on."""
     middle = steps[len(steps) // 2]
@@ -80,6 +91,7 @@ def stare(tmp_path) -> Path:
     folder = tmp_path / "stare"
     log(folder / "tensorboard/run", stare_values())
     record(folder / "tensorboard/run", range(1, 101))
+    settings(folder / "tensorboard/run")
     return folder
 
 
@@ -312,22 +324,49 @@ def test_values_that_are_not_finite_are_left_out(tmp_path):
     assert "nan" not in page.html([run])
 
 
-def test_a_run_of_the_first_version_is_read_under_the_names_of_today(tmp_path):
-    log(tmp_path / "former", {"stare/batch_entropy": {1: 0.5}, "stare/target_entropy": {1: 0.4}})
-    log(tmp_path / "former", {"stare/gate_on": {1: 1.0}, "stare/reweight_w": {1: 1.1}})
-    run = read_run(tmp_path / "former", "former")
-    row = page.final_figures(run, [run])
-    assert (row.entropy, row.target) == (0.5, pytest.approx(0.4)) and (row.gate, row.strength_name) == (
-        1,
-        "reweight_w",
-    )
+def test_the_settings_name_the_strengths_and_what_cannot_be_read_is_said(tmp_path, stare):
+    run = read_run(stare, "run")
+    assert run.strengths == ["stare/reweight_w", "stare/reweight_m"] and run.set_names == {"+": "L+", "-": "L-"}
+    broken = ['{"strengths"', "[]", '{"strengths": 1}', "[" * 100_000, '{"strengths": [], "sets": null, "facts": 3}']
+    for text in broken:
+        (stare / "tensorboard/run/settings.json").write_text(text)
+        run = read_run(stare, "run")
+        assert run.settings == reading.Settings() and run.strengths == []
+        assert run.notes == ["settings.json could not be read"]
+    settings(stare / "tensorboard/again", strengths=["stare/reweight_m"])  # the newest counts
+    os.utime(stare / "tensorboard/again/settings.json", (9e9, 9e9))
+    assert read_run(stare, "run").strength == "stare/reweight_m"
 
 
-def test_the_strengths_are_those_of_the_methods():
-    made = [base.find(name)() for name in base.names() if name != "stare"] + [Stare(StareConfig(variant="C2"))]
-    modules = {type(method): type(method).__module__.rpartition(".")[2] for method in made}
-    tags = {f"{modules[type(method)]}/{strength.name}" for method in made for strength in method.strengths}
-    assert tags == set(reading.STRENGTHS)
+def test_the_page_has_the_verdict_at_its_top_and_the_settings(stare, grpo):
+    shown = page_of(stare, grpo)
+    sentence = "entropy 0.400 nats, target 0.400, over the second half of the steps, 100 % of them within ±25 %: held."
+    assert sentence in shown.text and shown.text.index(sentence) < shown.text.index("Final figures")
+    assert shown.text.count("over the second half of the steps, ") == 1  # grpo has no target
+    assert "--stare.variant" in shown.text and "--actor.adam.lr" in shown.text and "0.0003" in shown.text
+
+
+@pytest.mark.parametrize(
+    "facts, kind",
+    [
+        ({"is_idle": False, "needs_advantages": True, "pursues_target": True}, "no authority"),
+        ({"is_idle": True, "needs_advantages": True, "pursues_target": False}, "idle"),
+        ({"is_idle": False, "needs_advantages": False, "pursues_target": True}, "at its bound"),
+        ({}, "no authority"),
+    ],
+)
+def test_the_verdict_of_a_run_goes_by_its_settings(tmp_path, facts, kind):
+    figures = {"mean": 0.1, "target": 0.4, "gate_on": 1.0, "effort": 1.0, "authority": 0.05}
+    log(tmp_path, {f"entropy/{name}": dict.fromkeys(STEPS, value) for name, value in figures.items()})
+    settings(tmp_path, facts=facts)
+    assert read_run(tmp_path, "run").verdict.kind == kind
+    assert "authority-curve-0" in page_of(tmp_path).ids()
+
+
+def test_a_schedule_that_pursues_no_target_has_no_verdict(tmp_path):
+    log(tmp_path, stare_values())
+    settings(tmp_path, facts={"pursues_target": False})
+    assert read_run(tmp_path, "run").verdict is None
 
 
 def test_moving_mean():
@@ -360,7 +399,8 @@ def test_two_runs_compared(stare, grpo):
     assert "strengths-curve-0" in ids and "strengths-curve-1" not in ids
     assert {"gate-target", "gate-gate-open", "quadrants-dots-+", "quadrants-dots--"} <= set(ids)
     assert (
-        "Not in it: grpo, without a strength (such as stare/reweight_w) or an effort (entropy/effort)." in shown.text
+        "Not in it: grpo, without a strength (they are named in settings.json) or an effort (entropy/effort)."
+        in shown.text
     )
     assert "held against that of the others" in shown.text
     assert "0.400 ± 0.000" in shown.text and "100 %" in shown.text
@@ -388,8 +428,13 @@ def test_what_no_run_has_is_left_out_and_said_so(tmp_path):
 def test_each_strength_has_a_panel_of_its_own_beside_the_effort(stare, tmp_path):
     values = {"kl_cov/coefficient": {1: 0.5, 2: 1.0}, "entropy/effort": {1: 0.05, 2: 0.1}}
     log(tmp_path / "kl_cov", values)
-    # A method without a strength, and one of the user's own, whose strength is not known.
-    log(tmp_path / "own", {"entropy/effort": {1: 0.0, 2: 0.5}, "mine/strength": {1: 3.0, 2: 4.0}})
+    settings(tmp_path / "kl_cov", strengths=["kl_cov/coefficient"], sets=None)
+    # Without settings the strength is not known; with them one of the user's own is.
+    own = {"entropy/effort": {1: 0.0, 2: 0.5}, "mine/strength": {1: 3.0, 2: 4.0}}
+    log(tmp_path / "own", own)
+    log(tmp_path / "known", own)
+    settings(tmp_path / "known", strengths=["mine/strength"], sets=None)
+    assert "mine/strength" in Page(page.html([read_run(tmp_path / "known", "known")])).text
     runs = read_runs([stare, tmp_path / "kl_cov", tmp_path / "own"])
     shown = Page(page.html(runs))
     for tag in ("stare/reweight_w", "stare/reweight_m", "kl_cov/coefficient", "entropy/effort"):
@@ -446,6 +491,7 @@ def test_references_inside_a_page_lead_somewhere(stare, grpo):
 
 
 def test_a_token_shows_its_numbers_and_its_set(tmp_path):
+    settings(tmp_path)
     record(tmp_path, [1])
     record(tmp_path, [2], tokens=["", "two\nlines", "x"], omega=[1.0, None, 1.0], surprisal=[3.0, 2.0, None])
     first, second, third, empty, lines, hole = page_of(tmp_path).tokens()

@@ -30,7 +30,8 @@ def test_the_ranks_are_told_the_step_only_where_something_is_recorded(module, na
     monkeypatch.setattr(ray, "get", lambda refs: refs)
     ours = object.__new__(trainer(module, name))
     ours.args = SimpleNamespace(
-        stare=SimpleNamespace(record_tokens=responses),
+        policy_loss="stare",
+        entropy=SimpleNamespace(record_tokens=responses),
         critic=SimpleNamespace(freezing_steps=100),
         ds=SimpleNamespace(enable_sleep=False),
     )
