@@ -348,6 +348,93 @@ OPENRLHF = (
             ),
         ),
     ),
+    # ── a head without logits ──
+    Substitution(
+        "openrlhf.trainer.ray.ppo_actor",
+        "Actor",
+        "openrlhf_stare.actor_group.fused_head.FusedHeadActor",
+        "--actor.fused_head has no effect on the policy",
+        "actor ranks",
+        during="init_model_from_pretrained",
+        relies_on=(
+            Theirs(
+                "openrlhf.models.actor",
+                "Actor.forward",
+                arguments=("sequences", "action_mask", "attention_mask", "ring_attn_group", "return_logprobs"),
+                mentions=("logits", "temperature", "rolled_sequences", "packing_samples", "unpad_and_slice_tensor"),
+            ),
+            Theirs(
+                "openrlhf.models.ring_attn_utils",
+                "get_tensor_in_current_ring_attn_rank",
+                arguments=("tensors", "ring_attn_group", "pad_id"),
+            ),
+        ),
+    ),
+    Substitution(
+        "openrlhf.trainer.ray.launcher",
+        "ReferenceModelActor",
+        "openrlhf_stare.actor_group.reference.StareReferenceActor",
+        "--actor.fused_head has no effect on the reference model",
+        "driver, reference ranks",
+        relies_on=(
+            Theirs(
+                "openrlhf.trainer.ray.launcher",
+                "ReferenceModelActor.init_model_from_pretrained",
+                arguments=("strategy", "pretrain"),
+            ),
+        ),
+    ),
+    Substitution(
+        "openrlhf.trainer.ray.launcher",
+        "Actor",
+        "openrlhf_stare.actor_group.fused_head.FusedHeadActor",
+        "--actor.fused_head has no effect on the reference model",
+        "reference ranks",
+        during="init_model_from_pretrained",
+    ),
+    Substitution(
+        "openrlhf.models.actor",
+        "log_probs_from_logits",
+        "openrlhf_stare.actor_group.fused_head.FusedHeadActor._picked",
+        "OpenRLHF takes the head's log-probs and entropies for logits",
+        "actor and reference ranks",
+        during="every pass under --actor.fused_head",
+        relies_on=(ACTOR_FORWARD,),
+    ),
+    Substitution(
+        "openrlhf.models.actor",
+        "compute_entropy",
+        "openrlhf_stare.actor_group.fused_head.FusedHeadActor._picked",
+        "OpenRLHF takes the head's log-probs and entropies for logits",
+        "actor and reference ranks",
+        during="every pass under --actor.fused_head",
+        relies_on=(ACTOR_FORWARD,),
+    ),
+    Substitution(
+        "torch.nn",
+        "Linear.forward",
+        "openrlhf_stare.actor_group.fused_head.Pass.of",
+        "a model's head returns logits",
+        "actor and reference ranks",
+        during="every pass under --actor.fused_head",
+        of_instance=True,
+    ),
+    *(
+        Substitution(
+            "transformers",
+            f"PreTrainedModel.{name}",
+            "openrlhf_stare.actor_group.fused_head.FusedHeadActor._unchanged",
+            f"the model {does} the head's log-probs and entropies as if they were logits",
+            "actor and reference ranks",
+            during="every pass under --actor.fused_head",
+            of_instance=True,
+        )
+        for name, does in (
+            ("config.final_logit_softcapping", "caps"),
+            ("config.logits_scaling", "divides"),
+            ("logit_scale", "multiplies"),
+        )
+    ),
     # ── the driver ──
     Substitution(
         "ray",
@@ -360,7 +447,7 @@ OPENRLHF = (
     ),
     # ── checkpoints ──
     Substitution(
-        "openrlhf.utils.deepspeed.deepspeed",
+        "openrlhf.utils.deepspeed",  # where `get_strategy` looks
         "DeepspeedStrategy",
         "openrlhf_stare.actor_group.strategy.CheckpointedStrategy",
         "the newest checkpoint can be deleted first, and a damaged one is loaded",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 from openrlhf_stare import tools
@@ -64,6 +65,8 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
             f"--ds.lora.rank {args.ds.lora.rank} cannot train with vLLM, since OpenRLHF's weight sync sends PEFT's "
             "parameter names, which vLLM refuses: leave the rank at 0, with any adapter merged into the model before"
         )
+    if args.actor.fused_head:
+        _refuse_with_fused_head(args)
     if args.ds.param_dtype == "fp16":
         raise UsageError(
             "--ds.param_dtype fp16 cannot train with OpenRLHF's vLLM engines, which hold the weights in bfloat16 and "
@@ -80,8 +83,9 @@ def _refuse_options(args: SimpleNamespace) -> None:
     method, part = base.chosen(args.policy_loss), base.part_of(args.policy_loss)
     own = args.policy_loss if args.policy_loss.endswith(".py") else None
     for name, config in (CONFIGS | method_options(own)).items():
+        known = {field.name for field in dataclasses.fields(config)}  # OpenRLHF has options of an actor, too
         try:
-            config(**given(args, name))
+            config(**{option: value for option, value in given(args, name).items() if option in known})
         except ValueError as error:
             raise UsageError(f"--{name}.{error}") from None
     try:
@@ -127,6 +131,20 @@ def _refuse_options(args: SimpleNamespace) -> None:
             "--actor.policy_loss_type gspo does not go with --policy_loss ce_gppo, since it clips responses and not "
             "tokens: use ppo"
         )
+
+
+def _refuse_with_fused_head(args: SimpleNamespace) -> None:
+    for flag, is_given, cause in (
+        (
+            f"--ds.tensor_parallel_size {args.ds.tensor_parallel_size}",
+            args.ds.tensor_parallel_size > 1,
+            "whose head has the whole vocabulary",
+        ),
+        ("--ds.load_in_4bit", args.ds.load_in_4bit, "whose head has plain weights"),
+        ("--ds.deepcompile", args.ds.deepcompile, "which it does not compile"),
+    ):
+        if is_given:
+            raise UsageError(f"{flag} does not go with --actor.fused_head, {cause}: leave one of the two out")
 
 
 def _refuse_unequal_colocation(args: SimpleNamespace) -> None:

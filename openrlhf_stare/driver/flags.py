@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import sys
 
+from openrlhf_stare.actor_group.config import ActorConfig
 from openrlhf_stare.algorithms.control import EntropyControl
 from openrlhf_stare.driver import command, console, seams
 from openrlhf_stare.methods import base
@@ -16,7 +17,7 @@ from openrlhf_stare.tpo.target import TpoConfig
 
 POLICY_LOSS = "stare"  # the default
 # First part of a flag -> where its options are, for what is no method.
-CONFIGS = {"tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig}
+CONFIGS = {"actor": ActorConfig, "tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig}
 ESTIMATOR = "--algo.advantage.estimator"
 
 

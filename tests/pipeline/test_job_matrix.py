@@ -71,7 +71,7 @@ def test_clip_cov_sr_grpo_and_adaptive_in_partial_rollouts_with_dynamic_batches_
         assert f"'soft_advantage_mean': {mean}," in (tmp_path / "checkpoints/output.log").read_text()
 
 
-def test_filtering_reference_model_kl_loss_zero2_offload_ema_entropy_bonus_gradient_checkpointing_pi(
+def test_filtering_reference_model_kl_loss_zero2_offload_ema_entropy_bonus_checkpointing_pi_fused_head(
     addends, tmp_path, cluster
 ):
     prompts = (addends / "prompts.jsonl").read_text().splitlines()[:30]
@@ -81,7 +81,7 @@ def test_filtering_reference_model_kl_loss_zero2_offload_ema_entropy_bonus_gradi
     flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/odd_totals.py"), "--ds.zero_stage", "2"]
     flags += ["--ds.adam_offload", "--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01", "--algo.kl.use_loss"]
     flags += ["--algo.kl.estimator", "k3", "--train.enable_ema", "--train.ema_beta", "0.5"]
-    flags += ["--actor.gradient_checkpointing_enable", "--actor.entropy_coef", "0.001"]
+    flags += ["--actor.gradient_checkpointing_enable", "--actor.entropy_coef", "0.001", "--actor.fused_head"]
     flags += ["--algo.advantage.is_correction_level", "seq"]
     flags += ["--entropy.schedule", "pi", "--entropy.target", "1.2", "--stare.w_max", "20"]
     job = run_job(flags, tmp_path, timeout=TIME_LIMIT, cluster=cluster)
