@@ -13,6 +13,7 @@ import openrlhf.trainer.ray.ppo_actor as ppo_actor
 import ray
 import torch
 
+from openrlhf_stare.actor_group.fused_head import actor_class
 from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
 from openrlhf_stare.actor_group.saving import BEGINNING, full_disk_is_told, refuse_non_finite, remedy
 from openrlhf_stare.actor_group.target_trainer import TargetTrainer
@@ -25,6 +26,7 @@ from openrlhf_stare.replacing import plain_class, replaced
 
 PolicyModelActor: Any = plain_class(ppo_actor.PolicyModelActor)
 TRAINER = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer"
+ACTOR = "openrlhf.trainer.ray.ppo_actor.Actor"
 ENTROPY_COEF = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer.args.actor.entropy_coef"
 
 
@@ -55,7 +57,7 @@ class StarePolicyActor(PolicyModelActor):
             notice(ENGINES_READY)
         args, self.part = strategy.args, base.part_of(strategy.args.policy_loss)
         trainer = TargetTrainer if args.policy_loss == "tpo" else PolicyTrainer
-        with replaced(TRAINER, trainer):
+        with replaced(TRAINER, trainer), replaced(ACTOR, actor_class(args)):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group, self.loss, self.meter = self.trainer.dp_group, self.trainer.loss, self.trainer.meter
         strengths = self.loss.method.strengths if self.loss else ()
