@@ -33,6 +33,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_stare.notices import notice
+from openrlhf_stare.options import UsageError
 
 MANIFEST = "manifest.json"
 METRIC = "metric.json"  # OpenRLHF writes it to a checkpoint when all ranks have saved
@@ -175,6 +176,26 @@ def _saved_at(checkpoint: Path) -> float:
     return 0.0
 
 
+def refuse_other_type(checkpoint: Path, param_dtype: str) -> None:
+    """Refuse a checkpoint of a job that computed in another type: DeepSpeed would look for files of other names.
+
+    Args:
+        param_dtype: what this job computes in, as in `args.ds.param_dtype`.
+
+    Raises:
+        UsageError: the types differ.
+    """
+    words = {"bf16": "bfloat16", "fp32": "float32"}
+    names = [file.name for file in checkpoint.glob("*optim_states.pt")]
+    saved = "bf16" if any(name.startswith("bf16_") for name in names) else "fp32"
+    if names and saved != param_dtype:
+        raise UsageError(
+            f"--ckpt.load_enable finds {checkpoint}, whose job computed in {words[saved]}, and this one computes in "
+            f"{words[param_dtype]}: set OPENRLHF_STARE_CPU_DTYPE={words[saved]} to go on with it on a CPU, or start "
+            "from the model that it saved, without --ckpt.load_enable"
+        )
+
+
 # ── all checkpoints of a job ──
 
 
@@ -209,8 +230,8 @@ def newest_complete(folders: Sequence[Path], damaged: Iterable[str] = ()) -> tup
 
 
 def _checkpoints(folders: Sequence[Path]) -> list[Path]:
-    with_any = [folder for folder in folders if folder.is_dir()]
-    return [path for folder in with_any for path in folder.iterdir() if path.is_dir() and is_checkpoint(path)]
+    there = [folder for folder in folders if os.path.isdir(folder)]
+    return [path for folder in there for path in folder.iterdir() if os.path.isdir(path) and is_checkpoint(path)]
 
 
 def _named_latest(folders: Sequence[Path]) -> set[str]:

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,8 +32,20 @@ def check(args: SimpleNamespace) -> str | None:
         With `--ckpt.load_enable` and nothing to resume from, what to tell the user, a sentence; else None.
 
     Raises:
-        UsageError: without `--ckpt.load_enable` there are some, of another run; with it all are damaged.
+        UsageError: without `--ckpt.load_enable` there are some, of another run; with it all are damaged, or of a job
+            that computed in another type. Or the folder cannot be read.
     """
+    try:
+        return _beginning(args)
+    except OSError as error:
+        raise UsageError(
+            f"--ckpt.path {args.ckpt.path} cannot be read ({error.strerror}: {error.filename}): choose another folder"
+        ) from None
+    except checkpoints.NoCompleteCheckpoint as error:
+        raise UsageError(str(error)) from None
+
+
+def _beginning(args: SimpleNamespace) -> str | None:
     folders = checkpoints.model_folders(args)
     if not args.ckpt.load_enable:
         if tags := checkpoints.finished_tags(folders):
@@ -44,11 +56,9 @@ def check(args: SimpleNamespace) -> str | None:
         return None
     if args.ds.use_universal_ckpt:  # which DeepSpeed looks for itself
         return None
-    try:
-        tag, sentence = checkpoints.resume_point(folders)
-    except checkpoints.NoCompleteCheckpoint as error:
-        raise UsageError(str(error)) from None
+    tag, sentence = checkpoints.resume_point(folders)
     if tag is not None:
+        checkpoints.refuse_other_type(folders[0] / tag, args.ds.param_dtype)
         return None
     sibling = similar_folder(Path(args.ckpt.path))
     return f"{sentence} (there are checkpoints in {sibling}: was that meant?)" if sibling else sentence
@@ -58,12 +68,12 @@ def similar_folder(path: Path) -> Path | None:
     """A folder with checkpoints whose name differs little from that of `path` or of the folder above it."""
     path = path.absolute()
     for part, rest in ((path, "."), (path.parent, path.name)):
-        names = [entry.name for entry in part.parent.iterdir()] if os.access(part.parent, os.R_OK) else []
-        names = [name for name in names if name != part.name]
-        for name in get_close_matches(part.name, names):
-            found = part.parent / name / rest
-            if checkpoints.finished_tags([found / "_actor"]):
-                return found
+        with suppress(OSError):  # not there, or another user's
+            names = [entry.name for entry in part.parent.iterdir() if entry.name != part.name]
+            for name in get_close_matches(part.name, names):
+                found = part.parent / name / rest
+                if checkpoints.finished_tags([found / "_actor"]):
+                    return found
     return None
 
 

@@ -91,8 +91,10 @@ def test_vllms_plugin_does_nothing_for_others(environment):
 
 
 def test_vllms_plugin_announces_the_cpu_runtime_in_our_jobs():
-    modules = modules_after(PLUGIN, OPENRLHF_STARE_CPU="1")
-    assert "openrlhf_stare.cpu.patches" in modules
+    announced = "from openrlhf_stare.when_imported import _finder as finder"
+    announced += "; assert 'vllm.v1.worker.cpu_worker' in finder.patches"
+    modules = modules_after(f"{PLUGIN}; {announced}", OPENRLHF_STARE_CPU="1")
+    assert "openrlhf_stare.cpu" in modules
     assert HEAVY.isdisjoint(modules)
 
 

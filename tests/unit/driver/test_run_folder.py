@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from openrlhf_stare.options import UsageError
 
 HOLD = """
 import sys
+import zipfile
 from openrlhf_stare.driver import run_folder
 
 with run_folder.held(sys.argv[1]):
@@ -31,7 +33,7 @@ def job(path: Path, *, resumes: bool = False, critic: str | None = None, univers
     return SimpleNamespace(
         ckpt=SimpleNamespace(path=str(path), load_enable=resumes),
         critic=SimpleNamespace(model_name_or_path=critic),
-        ds=SimpleNamespace(use_universal_ckpt=universal),
+        ds=SimpleNamespace(use_universal_ckpt=universal, param_dtype="bf16"),
     )
 
 
@@ -68,6 +70,33 @@ def test_a_damaged_checkpoint_is_somebody_s_too_and_one_that_was_only_begun_is_n
     ):
         run_folder.check(job(tmp_path, resumes=True))
     assert run_folder.check(job(tmp_path, resumes=True, universal=True)) is None
+
+
+def test_a_folder_that_cannot_be_read_is_refused_with_a_sentence(tmp_path, monkeypatch):
+    (tmp_path / "_actor").mkdir()
+
+    def refused(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refused)  # the tests may run as root, whom nothing is refused
+    sentence = (
+        rf"--ckpt.path {tmp_path} cannot be read \(Permission denied: {tmp_path}/_actor\): choose another folder"
+    )
+    for resumes in (False, True):
+        with pytest.raises(UsageError, match=sentence):
+            run_folder.check(job(tmp_path, resumes=resumes))
+    # Of what is beside the folder nothing is known, and it does not matter.
+    assert run_folder.check(job(tmp_path / "new", resumes=True)) == (
+        f"no checkpoint in {tmp_path}/new: started from the beginning"
+    )
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_below_a_file_there_is_nothing(tmp_path, resumes):
+    (tmp_path / "file").touch()
+    path = tmp_path / "file/checkpoints"
+    said = f"no checkpoint in {path}: started from the beginning" if resumes else None
+    assert run_folder.check(job(path, resumes=resumes)) == said
 
 
 # No checkpoint to resume from
@@ -190,3 +219,14 @@ def test_a_folder_that_cannot_be_written_is_refused():
     with pytest.raises(UsageError, match=r"--ckpt\.path /proc/nowhere cannot be written \("):
         with run_folder.held("/proc/nowhere"):
             pass
+
+
+def test_a_checkpoint_of_a_job_that_computed_in_another_type_is_not_resumed_from(tmp_path):
+    checkpoint = tmp_path / "_actor/global_step1"
+    finished(checkpoint)
+    states = checkpoint / "zero_pp_rank_0_mp_rank_00_optim_states.pt"  # DeepSpeed's name in float32
+    with zipfile.ZipFile(states, "w") as archive:
+        archive.writestr("data.pkl", "")
+    checkpoints.finish(checkpoint, checkpoints.sizes_of(checkpoint, [states]))
+    with pytest.raises(UsageError, match="whose job computed in float32, and this one computes in bfloat16: set "):
+        run_folder.check(job(tmp_path, resumes=True))

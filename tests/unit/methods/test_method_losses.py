@@ -101,6 +101,11 @@ def test_high_entropy_keeps_the_published_tokens(case):
     assert torch.equal(loss.method.weights(base.Tokens(*[entropies] * 2, mask, entropies)) * mask, kept.float())
 
 
+def test_without_the_entropies_that_it_needs_a_method_says_so():
+    with pytest.raises(ValueError, match="^HighEntropy needs the tokens' entropies: give `entropies`"):
+        call(make("high_entropy"), random_batch())
+
+
 def test_sign_weights_are_the_advantages_of_their_signs():
     batch = random_batch()
     _, gradient = call(make("sign_weights", alpha=0.25), batch)
