@@ -13,7 +13,7 @@ _HOMES = {
     "EntropyControl": "algorithms.control",
     "EntropyController": "algorithms.control",
     "SrGrpoConfig": "rollout.sr_grpo",
-    "StareConfig": "methods.stare",
+    "StareOptions": "methods.stare",
     "StarePolicyLoss": "actor_group.policy_loss",
     "Strength": "algorithms.control",
     "TargetPolicyLoss": "tpo.loss",

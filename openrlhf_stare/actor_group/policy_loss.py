@@ -14,7 +14,7 @@ from openrlhf.models import PolicyLoss
 from torch import Tensor
 
 from openrlhf_stare.methods.base import OWN_MODULE, Method, Tokens, chosen, parts_of
-from openrlhf_stare.methods.stare import Stare, StareConfig
+from openrlhf_stare.methods.stare import Stare, StareOptions
 from openrlhf_stare.options import Options, UsageError
 
 
@@ -167,5 +167,5 @@ class StarePolicyLoss(MethodLoss):
     dual-clipped and importance-corrected loss of each token. With W = M = 1 the call is OpenRLHF's, bit for bit.
     """
 
-    def __init__(self, stare: StareConfig, **of_openrlhf) -> None:
+    def __init__(self, stare: StareOptions, **of_openrlhf) -> None:
         super().__init__(Stare, stare, **of_openrlhf)

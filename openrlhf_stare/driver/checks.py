@@ -57,7 +57,7 @@ def _check_options(args: SimpleNamespace) -> None:
 def _of_what_was_not_chosen(args: SimpleNamespace) -> Iterator[Finding]:
     """Options of another method or estimator, and of the controller where there is no method to control."""
     chosen_methods = base.name_of(args.policy_loss).split("+")
-    for part in method_options(base.own_files(args.policy_loss)).keys() - chosen_methods:
+    for part in sorted(method_options(base.own_files(args.policy_loss)).keys() - chosen_methods):
         for name in given(args, part):
             yield _not_used(args, part, name, f"--policy_loss {part}")
     chosen = {"tpo": args.policy_loss, "sr_grpo": args.algo.advantage.estimator}
@@ -101,7 +101,7 @@ def _entropy_and_method(args: SimpleNamespace) -> Iterator[Finding]:
         flag = f"entropy.{error}" if of_control else method.figure(str(error)).replace("/", ".", 1)
         raise UsageError(f"--{flag}") from None
     for part in method.parts if control.schedule == "pi" else ():
-        for name in given(args, part.name).keys() & {strength.name for strength in part.strengths}:
+        for name in sorted(given(args, part.name).keys() & {strength.name for strength in part.strengths}):
             yield Finding(
                 f"--{part.name}.{name} {given(args, part.name)[name]:g}",
                 "is not used by --entropy.schedule pi, which starts from the neutral value",

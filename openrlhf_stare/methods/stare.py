@@ -32,7 +32,7 @@ VARIANTS = ("O1", "C2")
 
 
 @dataclass(frozen=True)
-class StareConfig(Options):
+class StareOptions(Options):
     """The options of STARE, checked when made. The schedule `pi` does not use `reweight_w` and `reweight_m`, and has
     defaults of its own: see `Stare.of_schedule`.
 
@@ -59,7 +59,7 @@ class StareConfig(Options):
 class Stare(Method):
     """The strengths are W and, under C2, M. Ratios and the mean in the figures are over all action tokens."""
 
-    Options = StareConfig
+    Options = StareOptions
     control = {"schedule": "gate"}
     # What this repository's studies hold their targets with; launch/any_task_study.sh tries it where nobody tuned it.
     of_schedule = {"pi": {"variant": "C2", "top_p_ratio": 0.05, "w_max": 60.0, "m_min": 0.3}}
@@ -154,7 +154,7 @@ def candidates(log_probs: Tensor, advantages: Tensor, action_mask: Tensor) -> Ca
     return Candidates(ranked & (advantages > 0), ranked & (advantages < 0), surprisal(log_probs))
 
 
-def pool_thresholds(found: Candidates, config: StareConfig, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+def pool_thresholds(found: Candidates, config: StareOptions, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
     """τ⁺ and τ⁻, 0-d float32 in nats, of the candidates of all ranks of `group`, all of which must call it."""
 
     def k(n: int) -> int:
@@ -191,7 +191,7 @@ def surprisal_thresholds(
         ValueError: the shapes or an option are wrong; or, on all ranks at once, a surprisal is NaN or below 0 or an
             advantage is NaN on any rank.
     """
-    config = StareConfig(top_p_ratio=top_p_ratio, selection=selection)
+    config = StareOptions(top_p_ratio=top_p_ratio, selection=selection)
     if surprisal.dim() != 1 or surprisal.shape != advantages.shape:
         shapes = f"{tuple(surprisal.shape)} and {tuple(advantages.shape)}"
         raise ValueError(f"surprisal and advantages have the shapes {shapes}: give two tensors of one shape (N,)")
@@ -214,7 +214,7 @@ def weights_from_thresholds(
     tau_positive: Tensor | float,
     tau_negative: Tensor | float,
     *,
-    config: StareConfig,
+    config: StareOptions,
     reweight_w: float,
     reweight_m: float,
 ) -> Tensor:
@@ -245,7 +245,7 @@ def token_weights(
     advantages: Tensor,
     action_mask: Tensor,
     *,
-    config: StareConfig,
+    config: StareOptions,
     gate_on: bool = True,
     reweight_w: float | None = None,
     reweight_m: float | None = None,

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from openrlhf_stare import StareConfig
+from openrlhf_stare import StareOptions
 from openrlhf_stare.algorithms.entropy import chunked_entropy
 from openrlhf_stare.methods import base
 from openrlhf_stare.runtime import CPU_VARIABLE
@@ -184,7 +184,7 @@ def seconds(call: Callable[[], object], device: torch.device, calls: int = 1) ->
 
 def loss_figures(options: argparse.Namespace, device: torch.device) -> list[Figure]:
     plain_class, stare_class = loss_classes()
-    stare = stare_class(StareConfig(variant="C2"))
+    stare = stare_class(StareOptions(variant="C2"))
     random = torch.Generator().manual_seed(0)
     shape = (options.micro_batch, options.tokens)
     old_log_probs = torch.rand(shape, generator=random).log_().to(device)

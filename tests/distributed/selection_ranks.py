@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 
 from openrlhf_stare.algorithms.distributed import all_reduce_sums, collective_device, gather_uneven
 from openrlhf_stare.cpu.padding import all_gather
-from openrlhf_stare.methods.stare import StareConfig, surprisal_thresholds, token_weights
+from openrlhf_stare.methods.stare import StareOptions, surprisal_thresholds, token_weights
 
 WORLDS = (2, 3, 4)
 
@@ -57,7 +57,7 @@ def check_splits(rank: int, world: int, group: dist.ProcessGroup) -> None:
                     alone = surprisal_thresholds(*flat, top_p_ratio=p, selection="kthvalue")
                     assert here == alone
                     assert_same_on_all_ranks(torch.stack(here), group)
-                    config = StareConfig(variant="C2", top_p_ratio=p, selection=selection)
+                    config = StareOptions(variant="C2", top_p_ratio=p, selection=selection)
                     expected = token_weights(*whole, config=config).split(share_sizes)[rank]
                     assert torch.equal(token_weights(*own, config=config, group=group), expected)
 
@@ -76,7 +76,7 @@ def check_nan(rank: int, world: int, group: dist.ProcessGroup) -> None:
     # Numbers that are not finite never get that far from a batch: token_weights leaves them out on their rank.
     log_probs = torch.tensor([[-1.0, -2.0, math.nan if rank == 0 else -3.0]])
     weights = token_weights(
-        log_probs, torch.ones(1, 3), torch.ones(1, 3), config=StareConfig(top_p_ratio=1.0), group=group
+        log_probs, torch.ones(1, 3), torch.ones(1, 3), config=StareOptions(top_p_ratio=1.0), group=group
     )
     assert weights[0, 2] == (1 if rank == 0 else weights[0, 0])
 
@@ -125,7 +125,7 @@ def check_duplicated_ranks(rank: int) -> None:
     differs = False
     for selection in ("kthvalue", "radix"):
         for p in (0.1, 0.5):
-            config = StareConfig(variant="C2", top_p_ratio=p, selection=selection)
+            config = StareOptions(variant="C2", top_p_ratio=p, selection=selection)
             expected = token_weights(*whole, config=config).split(share_sizes)[rank // 2]
             assert torch.equal(token_weights(*own, config=config, group=data_parallel), expected)
             differs |= not torch.equal(token_weights(*own, config=config), expected)

@@ -28,7 +28,7 @@ from harness import ActorGroup, fixed_experiences, start_ray
 from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-from openrlhf_stare import StareConfig
+from openrlhf_stare import StareOptions
 
 RANKS, MICRO_BATCHES, LAYOUTS, ZERO_STAGES = (1, 2, 4), (1, 2, 4), ("padded", "packed", "dynamic"), (2, 3)
 
@@ -42,7 +42,7 @@ FLAGS = f"""--actor.adam.eps 1 --actor.adam.lr 0.03 --train.max_epochs {EPOCHS}
 
 
 # Powers of two, so that ω·A / A is exactly ω.
-STARE = StareConfig(variant="C2", reweight_w=8, reweight_m=0.125)
+STARE = StareOptions(variant="C2", reweight_w=8, reweight_m=0.125)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from flag_parser import OPENRLHF, openrlhf_parser, parse, parser_with_ours
 
-from openrlhf_stare import EntropyControl, StareConfig, TpoConfig
+from openrlhf_stare import EntropyControl, StareOptions, TpoConfig
 from openrlhf_stare.driver import checks, flags, resources
 from openrlhf_stare.methods import base
 from openrlhf_stare.methods.stare import Stare
@@ -250,7 +250,7 @@ def test_the_metrics_are_those_that_the_code_logs():
     metric = rf"(?:entropy|tpo|{'|'.join(base.names())})/\w+|soft_advantage_(?:mean|std)"
     logged = {name for path in logging for name in re.findall(rf"\"({metric})\"", path.read_text())}
     assert len(logged) > 20
-    made = {name: Stare(StareConfig(variant="C2")) if name == "stare" else base.find(name)() for name in base.names()}
+    made = {name: Stare(StareOptions(variant="C2")) if name == "stare" else base.find(name)() for name in base.names()}
     strengths = {f"{name}/{strength.name}" for name, method in made.items() for strength in method.strengths}
     assert rows(metric, EVERYTHING).keys() == logged | strengths
 

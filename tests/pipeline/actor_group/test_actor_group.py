@@ -8,7 +8,7 @@ import ray
 import torch
 from harness import ActorGroup, fixed_experiences, tokens
 
-from openrlhf_stare import StareConfig, surprisal_thresholds, token_weights
+from openrlhf_stare import StareOptions, surprisal_thresholds, token_weights
 from openrlhf_stare.methods import base
 
 BATCH = "--rollout.batch_size 4 --train.batch_size 16 --train.micro_batch_size 2".split()
@@ -144,7 +144,7 @@ class TestGateOn:
 
         # The sets: against the tokens of both ranks together.
         log_probs, advantages = tokens(experiences)
-        config = StareConfig(variant="C2")
+        config = StareOptions(variant="C2")
         taus = surprisal_thresholds(-log_probs, advantages, top_p_ratio=config.top_p_ratio)
         assert group.run("thresholds") == [tuple(float(tau) for tau in taus)] * 2
         weights = token_weights(log_probs, advantages, torch.ones_like(log_probs), config=config)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from harness import fixed_experiences, tokens
 
-from openrlhf_stare import StareConfig, token_weights
+from openrlhf_stare import StareOptions, token_weights
 
 RANKS, RESPONSES = 2, 3
 
@@ -43,7 +43,7 @@ def test_rank_0_writes_what_the_loss_trains_on_under_the_step_that_it_is_told(gr
     assert taus == (pytest.approx(lines[-1]["tau_positive"]), pytest.approx(lines[-1]["tau_negative"]))
 
     # The weights of all tokens of both ranks; the record has those of some responses of rank 0.
-    config = StareConfig(variant="C2")
+    config = StareOptions(variant="C2")
     log_probs, advantages = tokens(experiences)
     weights = token_weights(log_probs, advantages, torch.ones_like(log_probs), config=config)
     weights = weights.split([int(experience.action_mask.sum()) for experience in experiences])

@@ -14,7 +14,7 @@ import torch
 from openrlhf_stare import (
     EntropyControl,
     EntropyController,
-    StareConfig,
+    StareOptions,
     StarePolicyLoss,
     policy_loss,
     token_weights,
@@ -113,9 +113,9 @@ def assert_same_bits(ours: tuple, theirs: tuple) -> None:
 
 def test_a_notebook_needs_one_import():
     code = """
-from openrlhf_stare import StarePolicyLoss, StareConfig
+from openrlhf_stare import StarePolicyLoss, StareOptions
 import torch
-loss = StarePolicyLoss(stare=StareConfig(top_p_ratio=0.5, reweight_w=1.5))
+loss = StarePolicyLoss(stare=StareOptions(top_p_ratio=0.5, reweight_w=1.5))
 log_probs = torch.tensor([[-0.1, -0.2, -3.0, -4.0]])
 print(round(loss(log_probs, log_probs, torch.ones(1, 4), torch.ones(1, 4))[0].item(), 6))
 """
@@ -129,17 +129,17 @@ print(round(loss(log_probs, log_probs, torch.ones(1, 4), torch.ones(1, 4))[0].it
 
 def test_it_is_openrlhfs_loss_with_openrlhfs_options():
     assert PolicyLoss.__module__ == "openrlhf.models.loss"
-    loss = StarePolicyLoss(stare=StareConfig(), dual_clip=3.0, token_level_loss=False)
+    loss = StarePolicyLoss(stare=StareOptions(), dual_clip=3.0, token_level_loss=False)
     assert (loss.dual_clip, loss.token_level_loss) == (3.0, False)
     with pytest.raises(AssertionError, match="dual_clip"):
-        StarePolicyLoss(stare=StareConfig(), dual_clip=0.5)
+        StarePolicyLoss(stare=StareOptions(), dual_clip=0.5)
 
 
 def test_arguments_may_be_given_by_position_and_by_name_as_openrlhf_takes_them():
     batch = make_batch()
     names = ("log_probs", "old_log_probs", "advantages", "action_mask", "rollout_log_probs")
     by_position = [*(batch[name] for name in names), *NORMALISERS.values()]
-    loss = StarePolicyLoss(stare=StareConfig(reweight_w=1.0), **SURROGATES["corrected, tokens dropped"])
+    loss = StarePolicyLoss(stare=StareOptions(reweight_w=1.0), **SURROGATES["corrected, tokens dropped"])
     plain = PolicyLoss(**SURROGATES["corrected, tokens dropped"])
     assert_same_bits(loss(*by_position), plain(*by_position))
     assert_same_bits(loss(**batch, **NORMALISERS), plain(*by_position))
@@ -147,7 +147,7 @@ def test_arguments_may_be_given_by_position_and_by_name_as_openrlhf_takes_them()
 
 def test_no_mask_means_every_token():
     log_probs, advantages = torch.tensor([[-0.1, -0.2, -3.0, -4.0]]), torch.ones(1, 4)
-    loss = StarePolicyLoss(stare=StareConfig(top_p_ratio=0.5, reweight_w=1.5))
+    loss = StarePolicyLoss(stare=StareOptions(top_p_ratio=0.5, reweight_w=1.5))
     assert loss(log_probs, log_probs, advantages)[0].item() == pytest.approx(-1.25)
 
 
@@ -159,7 +159,7 @@ def test_no_mask_means_every_token():
 @pytest.mark.parametrize("token_mean", [True, False], ids=["token mean", "mean of responses"])
 def test_with_the_gate_off_it_is_openrlhfs_bit_for_bit(surrogate, dtype, token_mean):
     options = {**surrogate, "token_level_loss": token_mean}
-    loss = StarePolicyLoss(stare=StareConfig(**EXACT), **options)
+    loss = StarePolicyLoss(stare=StareOptions(**EXACT), **options)
     shut(loss)
     for normalisers in ({}, NORMALISERS):
         ours, own_gradient = call(loss, make_batch(dtype), **normalisers)
@@ -171,7 +171,7 @@ def test_with_the_gate_off_it_is_openrlhfs_bit_for_bit(surrogate, dtype, token_m
 @ALL_SURROGATES
 @BOTH_DTYPES
 def test_with_a_w_of_1_under_o1_it_is_openrlhfs_bit_for_bit(surrogate, dtype):
-    loss = StarePolicyLoss(stare=StareConfig(reweight_w=1.0), **surrogate)
+    loss = StarePolicyLoss(stare=StareOptions(reweight_w=1.0), **surrogate)
     ours, own_gradient = call(loss, make_batch(dtype), **NORMALISERS)
     theirs, gradient = call(PolicyLoss(**surrogate), make_batch(dtype), **NORMALISERS)
     assert_same_bits(ours, theirs)
@@ -182,7 +182,7 @@ def test_with_a_w_of_1_under_o1_it_is_openrlhfs_bit_for_bit(surrogate, dtype):
 
 
 def weights_of(batch, **options) -> torch.Tensor:
-    config = StareConfig(**EXACT, **options)
+    config = StareOptions(**EXACT, **options)
     return token_weights(batch["old_log_probs"], batch["advantages"], batch["action_mask"], config=config)
 
 
@@ -215,7 +215,7 @@ def test_the_batch_reaches_every_branch_of_every_surrogate():
 def test_weighting_advantages_is_weighting_the_loss_of_each_token(surrogate, dtype, token_mean, normalisers):
     options = {**surrogate, "token_level_loss": token_mean}
     batch, tolerance = make_batch(dtype), 1e-5 if dtype == torch.float32 else 0.02
-    (loss, *metrics), gradient = call(StarePolicyLoss(stare=StareConfig(**EXACT), **options), batch, **normalisers)
+    (loss, *metrics), gradient = call(StarePolicyLoss(stare=StareOptions(**EXACT), **options), batch, **normalisers)
 
     log_probs = batch["log_probs"].clone().requires_grad_()
     per_token = loss_of_each_token(PolicyLoss(**options), {**batch, "log_probs": log_probs}, **normalisers)
@@ -235,7 +235,7 @@ def test_weighting_advantages_is_weighting_the_loss_of_each_token(surrogate, dty
 @pytest.mark.parametrize("token_mean", [True, False], ids=["token mean", "mean of responses"])
 def test_the_gradient_of_each_token_is_multiplied_by_its_weight(name, dtype, token_mean):
     options, batch = {**SURROGATES[name], "token_level_loss": token_mean}, make_batch(dtype)
-    _, gradient = call(StarePolicyLoss(stare=StareConfig(**EXACT), **options), batch)
+    _, gradient = call(StarePolicyLoss(stare=StareOptions(**EXACT), **options), batch)
     _, plain = call(PolicyLoss(**options), batch)
     assert torch.equal(gradient, weights_of(batch).to(dtype) * plain)
 
@@ -244,7 +244,7 @@ def test_one_ratio_per_response_leaves_the_mean_of_the_weights():
     log_probs = torch.tensor([[-1.0, -1.1, -1.2, -1.3, -1.4, -3.0]])
     batch = {"log_probs": log_probs, "old_log_probs": log_probs, "advantages": torch.ones(1, 6)}
     batch["action_mask"] = torch.ones(1, 6)
-    loss = StarePolicyLoss(stare=StareConfig(reweight_w=3.0), policy_loss_type="gspo")
+    loss = StarePolicyLoss(stare=StareOptions(reweight_w=3.0), policy_loss_type="gspo")
     _, gradient = call(loss, batch)
     _, plain = call(PolicyLoss(policy_loss_type="gspo"), batch)
     # Weights 1, 1, 1, 1, 1, 3 become 1.33 everywhere.
@@ -259,8 +259,8 @@ ONES = [[1.0, 1.0, 1.0, 1.0]]
 
 def test_worked_example_through_the_loss():
     log_probs = [[-0.1, -0.2, -3.0, -4.0]]
-    o1 = StarePolicyLoss(stare=StareConfig(top_p_ratio=0.5, reweight_w=1.5))
-    c2 = StarePolicyLoss(stare=StareConfig(variant="C2", top_p_ratio=0.5, reweight_w=1.5, reweight_m=0.5))
+    o1 = StarePolicyLoss(stare=StareOptions(top_p_ratio=0.5, reweight_w=1.5))
+    c2 = StarePolicyLoss(stare=StareOptions(variant="C2", top_p_ratio=0.5, reweight_w=1.5, reweight_m=0.5))
     signs = [[1.0, 1.0, -1.0, -1.0]]
     assert weights_seen(o1, log_probs, log_probs, ONES) == [[1, 1, 1.5, 1.5]]
     assert weights_seen(o1, log_probs, log_probs, signs) == [[1, 1.5, 1, 1]]
@@ -268,12 +268,12 @@ def test_worked_example_through_the_loss():
 
 
 def test_the_old_policy_is_ranked():
-    loss = StarePolicyLoss(stare=StareConfig(top_p_ratio=0.25, reweight_w=2.0))
+    loss = StarePolicyLoss(stare=StareOptions(top_p_ratio=0.25, reweight_w=2.0))
     assert weights_seen(loss, FALLING, RISING, ONES) == [[1, 1, 1, 2]]
 
 
 def test_an_opened_rollout_holds_for_all_calls():
-    loss = StarePolicyLoss(stare=StareConfig(variant="C2", top_p_ratio=0.25, reweight_w=2.0, reweight_m=0.5))
+    loss = StarePolicyLoss(stare=StareOptions(variant="C2", top_p_ratio=0.25, reweight_w=2.0, reweight_m=0.5))
     assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 1, 2]]  # until one is opened, the call is the pool
     loss.open_rollout(pool([-1.015, -1.025], [1.0, -1.0]))  # which are then the thresholds
     assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 2, 2]]
@@ -284,7 +284,7 @@ def test_an_opened_rollout_holds_for_all_calls():
 
 
 def test_a_token_on_the_threshold_is_critical_however_the_batch_is_cut():
-    loss = StarePolicyLoss(stare=StareConfig(top_p_ratio=0.5, reweight_w=2.0))
+    loss = StarePolicyLoss(stare=StareOptions(top_p_ratio=0.5, reweight_w=2.0))
     loss.open_rollout(pool(RISING, ONES))
     assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 2, 2]]
     for token, weight in enumerate([1, 1, 2, 2]):
@@ -293,7 +293,7 @@ def test_a_token_on_the_threshold_is_critical_however_the_batch_is_cut():
 
 
 def test_the_controllers_w_and_m_are_the_ones_used():
-    loss = StarePolicyLoss(stare=StareConfig(top_p_ratio=0.25, reweight_w=1.25))
+    loss = StarePolicyLoss(stare=StareOptions(top_p_ratio=0.25, reweight_w=1.25))
     control = EntropyControl(schedule="adaptive", step=0.25, target=1.0)
     controller = EntropyController(control, loss.method.strengths)
     assert weights_seen(loss, RISING, RISING, ONES) == [[1, 1, 1, 1.25]]
@@ -429,7 +429,7 @@ def test_a_micro_batch_without_a_token_adds_nothing(surrogate, tokens_of_the_ste
     batch["action_mask"] = torch.zeros_like(batch["action_mask"])
     normalisers = {"batch_num_tokens": tokens_of_the_step, "global_batch_size": tokens_of_the_step}
     for token_mean in (True, False):
-        loss = StarePolicyLoss(stare=StareConfig(), token_level_loss=token_mean, **surrogate)
+        loss = StarePolicyLoss(stare=StareOptions(), token_level_loss=token_mean, **surrogate)
         (value, *_), gradient = call(loss, batch, **normalisers)
         assert value == 0 and torch.count_nonzero(gradient) == 0
 
@@ -441,7 +441,7 @@ def test_read_only_tensors_are_left_as_they_are():
         array = tensor.numpy()
         array.flags.writeable = False
         batch[name] = torch.from_numpy(array)
-    loss = StarePolicyLoss(stare=StareConfig(**EXACT))
+    loss = StarePolicyLoss(stare=StareOptions(**EXACT))
     call(loss, batch)
     loss.open_rollout(pool(batch["old_log_probs"], batch["advantages"]))
     call(loss, batch)
@@ -451,7 +451,7 @@ def test_read_only_tensors_are_left_as_they_are():
 
 def test_nothing_is_drawn_from_torchs_global_generator():
     before = torch.get_rng_state()
-    loss = StarePolicyLoss(stare=StareConfig(**EXACT))
+    loss = StarePolicyLoss(stare=StareOptions(**EXACT))
     batch = make_batch()
     loss.open_rollout(pool(batch["old_log_probs"], batch["advantages"]))
     call(loss, batch)
@@ -465,7 +465,7 @@ C2 = {"variant": "C2", "top_p_ratio": 0.5, "reweight_w": 1.5, "reweight_m": 0.5}
 
 
 def test_figures_of_a_rollout():
-    loss = StarePolicyLoss(stare=StareConfig(**C2))
+    loss = StarePolicyLoss(stare=StareOptions(**C2))
     by_hand = {
         "stare/tau_positive": 3.0,
         "stare/tau_negative": 1.0,
@@ -479,7 +479,7 @@ def test_figures_of_a_rollout():
 
 
 def test_each_rollout_has_figures_of_its_own():
-    used, fresh = (StarePolicyLoss(stare=StareConfig(**C2)) for _ in range(2))
+    used, fresh = (StarePolicyLoss(stare=StareOptions(**C2)) for _ in range(2))
     log_probs, advantages = ROLLOUT
     used.open_rollout(pool(3 * log_probs, -advantages))
     call(used, make_batch())
@@ -487,7 +487,7 @@ def test_each_rollout_has_figures_of_its_own():
 
 
 def test_figures_with_the_gate_off_say_that_nothing_is_reweighted():
-    loss = StarePolicyLoss(stare=StareConfig(**C2))
+    loss = StarePolicyLoss(stare=StareOptions(**C2))
     shut(loss)
     figures = loss.open_rollout(pool(*ROLLOUT))
     assert figures["stare/positive_reweight_ratio"] == figures["stare/negative_reweight_ratio"] == 0
@@ -497,18 +497,18 @@ def test_figures_with_the_gate_off_say_that_nothing_is_reweighted():
 
 
 def test_figures_without_a_token():
-    figures = StarePolicyLoss(stare=StareConfig(**C2)).open_rollout(pool([], []))
+    figures = StarePolicyLoss(stare=StareOptions(**C2)).open_rollout(pool([], []))
     assert figures.pop("stare/tau_positive") == figures.pop("stare/tau_negative") == math.inf
     assert set(figures.values()) == {0}
 
 
 def test_figures_are_plain_numbers():
-    figures = StarePolicyLoss(stare=StareConfig(**C2)).open_rollout(pool(*ROLLOUT))
+    figures = StarePolicyLoss(stare=StareOptions(**C2)).open_rollout(pool(*ROLLOUT))
     assert json.loads(json.dumps(figures)) == figures
 
 
 def test_the_methods_own_time_is_measured():
-    loss = StarePolicyLoss(stare=StareConfig())
+    loss = StarePolicyLoss(stare=StareOptions())
     call(loss, make_batch())
     assert 0 < loss.take_seconds() < 10
     assert loss.take_seconds() == 0

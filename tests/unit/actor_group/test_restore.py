@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_stare import EntropyControl, EntropyController, StareConfig, worker
+from openrlhf_stare import EntropyControl, EntropyController, StareOptions, worker
 
 worker.install()
 
@@ -14,10 +14,10 @@ from openrlhf_stare.actor_group import policy_actor  # noqa: E402
 from openrlhf_stare.actor_group.policy_actor import StarePolicyActor  # noqa: E402
 from openrlhf_stare.methods.stare import Stare  # noqa: E402
 
-CONTROL, STARE = EntropyControl(schedule="adaptive", target=0.4), StareConfig(variant="C2")
+CONTROL, STARE = EntropyControl(schedule="adaptive", target=0.4), StareOptions(variant="C2")
 
 
-def fresh_controller(control: EntropyControl = CONTROL, stare: StareConfig = STARE) -> EntropyController:
+def fresh_controller(control: EntropyControl = CONTROL, stare: StareOptions = STARE) -> EntropyController:
     return EntropyController(control, Stare(stare).strengths)
 
 
@@ -29,7 +29,7 @@ def saved_states() -> dict:
 
 
 def actor_with(
-    checkpoint_states: dict, control: EntropyControl = CONTROL, stare: StareConfig = STARE, part: str = "stare"
+    checkpoint_states: dict, control: EntropyControl = CONTROL, stare: StareOptions = STARE, part: str = "stare"
 ) -> tuple[StarePolicyActor, list[str]]:
     """One that has loaded this from a checkpoint, and what it has said."""
     said = []

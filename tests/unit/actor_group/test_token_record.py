@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_stare import StareConfig, surprisal_thresholds, token_weights
+from openrlhf_stare import StareOptions, surprisal_thresholds, token_weights
 from openrlhf_stare.actor_group import token_record
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, token_texts
 from openrlhf_stare.methods.base import Tokens
@@ -56,7 +56,7 @@ def rollout(responses: int = 6, length: int = 5, seed: int = 0) -> list:
 
 def opened(items: list, strengths: dict | None = None, **options) -> tuple[Stare, dict]:
     """STARE with the rollout opened, and its figures."""
-    method = Stare(StareConfig(**options))
+    method = Stare(StareOptions(**options))
     masks = [item.action_mask.bool() for item in items]
     log_probs = torch.cat([item.action_log_probs[mask] for item, mask in zip(items, masks, strict=True)])
     advantages = torch.cat([item.advantages[mask] for item, mask in zip(items, masks, strict=True)])

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from flag_parser import parse
 
-from openrlhf_stare import EntropyControl, StareConfig, tools
+from openrlhf_stare import EntropyControl, StareOptions, tools
 from openrlhf_stare.driver import checks
 
-FIELDS = dataclasses.fields(StareConfig)
+FIELDS = dataclasses.fields(StareOptions)
 DEFAULTS = {field.name: field.default for field in FIELDS}
 
 # As little as TPO asks for: OpenRLHF's own defaults are the gae estimator, a KL penalty and one response a prompt.
@@ -179,7 +179,7 @@ def test_what_goes_with_tpo(words):
 
 NUMBERS = [
     f"{part}.{field.name}"
-    for part, of in (("stare", StareConfig), ("entropy", EntropyControl))
+    for part, of in (("stare", StareOptions), ("entropy", EntropyControl))
     for field in dataclasses.fields(of)
     if isinstance(field.default, float)
 ]

@@ -6,11 +6,11 @@ import pickle
 import pytest
 from flag_parser import openrlhf_parser, parse, parser_with_ours
 
-from openrlhf_stare import EntropyControl, StareConfig, TpoConfig
+from openrlhf_stare import EntropyControl, StareOptions, TpoConfig
 from openrlhf_stare.driver import command, flags
 from openrlhf_stare.options import UsageError, given
 
-FIELDS = dataclasses.fields(StareConfig)
+FIELDS = dataclasses.fields(StareOptions)
 DEFAULTS = {field.name: field.default for field in FIELDS}
 TPO_DEFAULTS = {field.name: field.default for field in dataclasses.fields(TpoConfig)}
 ALWAYS_THERE = {
@@ -75,7 +75,7 @@ def test_every_option_arrives_as_typed(field):
 
 def test_the_config_of_a_command():
     args = parse(*"--stare.variant C2 --entropy.schedule adaptive --stare.w_max 2 --entropy.target 0.5".split())
-    assert StareConfig(**given(args, "stare")) == StareConfig(variant="C2", w_max=2.0)
+    assert StareOptions(**given(args, "stare")) == StareOptions(variant="C2", w_max=2.0)
     assert EntropyControl(**given(args, "entropy")) == EntropyControl(schedule="adaptive", target=0.5)
 
 

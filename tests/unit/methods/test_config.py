@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from openrlhf_stare import EntropyControl, StareConfig
+from openrlhf_stare import EntropyControl, StareOptions
 
 
 def test_the_defaults_are_the_papers_for_7b():
-    config, control = StareConfig(), EntropyControl()
+    config, control = StareOptions(), EntropyControl()
     assert (config.variant, config.top_p_ratio, config.reweight_w, config.reweight_m) == ("O1", 0.1, 1.1, 0.9)
     assert (config.w_max, config.m_min, config.selection) == (1.5, 0.5, "auto")
     assert (control.schedule, control.target, control.step, control.measure) == ("gate", 0.3, 0.01, "exact")
@@ -36,7 +36,7 @@ def test_the_defaults_are_the_papers_for_7b():
 )
 def test_a_value_outside_its_range_is_named_with_a_remedy(options, name):
     with pytest.raises(ValueError, match=rf"^{name} {options[name]} .+: .+"):
-        StareConfig(**options)
+        StareOptions(**options)
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ def test_a_value_of_the_controller_outside_its_range_is_named_with_a_remedy(opti
     ],
 )
 def test_the_ends_of_the_ranges_are_inside(options):
-    StareConfig(**options)
+    StareOptions(**options)

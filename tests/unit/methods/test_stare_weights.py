@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from openrlhf_stare.methods.stare import StareConfig, candidates, token_weights, weights_from_thresholds
+from openrlhf_stare.methods.stare import StareOptions, candidates, token_weights, weights_from_thresholds
 
 WORKED_LOG_PROBS = torch.tensor([[-0.1, -0.2, -3.0, -4.0]])
 
@@ -14,7 +14,7 @@ WORKED_LOG_PROBS = torch.tensor([[-0.1, -0.2, -3.0, -4.0]])
 def weights_of(log_probs, advantages, mask=None, gate_on=True, **options) -> list:
     log_probs, advantages = torch.as_tensor(log_probs), torch.as_tensor(advantages)
     mask = torch.ones_like(log_probs) if mask is None else torch.as_tensor(mask)
-    weights = token_weights(log_probs, advantages, mask, config=StareConfig(**options), gate_on=gate_on)
+    weights = token_weights(log_probs, advantages, mask, config=StareOptions(**options), gate_on=gate_on)
     assert weights.dtype == torch.float32 and weights.shape == log_probs.shape
     return weights.tolist()
 
@@ -52,7 +52,7 @@ def test_the_closed_gate_gives_ones_without_a_collective(monkeypatch):
 
 def test_the_controllers_w_and_m_replace_the_configs():
     advantages = torch.tensor([[1.0, 1.0, -1.0, -1.0]])
-    config = StareConfig(variant="C2", top_p_ratio=0.5)
+    config = StareOptions(variant="C2", top_p_ratio=0.5)
     mask = torch.ones(1, 4, dtype=torch.bool)
     weights = token_weights(WORKED_LOG_PROBS, advantages, mask, config=config, reweight_w=2.0, reweight_m=0.25)
     assert weights.tolist() == [[1, 2, 1, 0.25]]
@@ -63,7 +63,7 @@ def test_the_controllers_w_and_m_replace_the_configs():
 def test_weights_from_given_thresholds():
     advantages = torch.tensor([[1.0, 1.0, -1.0, -1.0]])
     found = candidates(WORKED_LOG_PROBS, advantages, torch.ones(1, 4))
-    given = dict(config=StareConfig(variant="C2"), reweight_w=3.0, reweight_m=0.5)
+    given = dict(config=StareOptions(variant="C2"), reweight_w=3.0, reweight_m=0.5)
     for taus in ((0.15, 3.5), (torch.tensor(0.15), torch.tensor(3.5))):
         weights = weights_from_thresholds(found, *taus, **given)
         assert weights.tolist() == [[1, 3, 1, 0.5]]
@@ -121,7 +121,7 @@ def test_a_certain_token_is_in_only_for_a_share_of_one(certain):
     assert half == [[1, 1, 1, 2]]
     assert weights_of(log_probs, torch.ones(1, 4), top_p_ratio=1.0, reweight_w=2) == [[2, 2, 2, 2]]
     found = candidates(log_probs, torch.ones(1, 4), torch.ones(1, 4))
-    weights = weights_from_thresholds(found, 0, 0, config=StareConfig(top_p_ratio=0.5), reweight_w=2, reweight_m=1)
+    weights = weights_from_thresholds(found, 0, 0, config=StareOptions(top_p_ratio=0.5), reweight_w=2, reweight_m=1)
     assert weights.tolist() == [[1, 1, 1, 2]]
 
 
@@ -171,19 +171,19 @@ def test_read_only_views_are_not_written():
     before = [array.copy() for array in arrays]
     tensors = [torch.from_numpy(array) for array in arrays]
     for selection in ("kthvalue", "radix"):
-        token_weights(*tensors, config=StareConfig(variant="C2", selection=selection))
+        token_weights(*tensors, config=StareOptions(variant="C2", selection=selection))
     assert all(np.array_equal(a, b) for a, b in zip(arrays, before, strict=True))
 
 
 def test_the_weights_carry_no_gradient():
     log_probs = WORKED_LOG_PROBS.clone().requires_grad_()
-    assert not token_weights(log_probs, torch.ones(1, 4), torch.ones(1, 4), config=StareConfig()).requires_grad
+    assert not token_weights(log_probs, torch.ones(1, 4), torch.ones(1, 4), config=StareOptions()).requires_grad
 
 
 def test_different_shapes_are_refused():
     x, y = torch.ones(2, 3), torch.ones(2, 4)
     for args in ((y, x, x), (x, y, x), (x, x, y), (x, x, torch.ones(1, 3))):
         with pytest.raises(ValueError, match="give three tensors of one shape"):
-            token_weights(*args, config=StareConfig())
+            token_weights(*args, config=StareOptions())
         with pytest.raises(ValueError, match="give three tensors of one shape"):
-            token_weights(*args, config=StareConfig(), gate_on=False)
+            token_weights(*args, config=StareOptions(), gate_on=False)
