@@ -13,6 +13,7 @@ import openrlhf.trainer.ray.ppo_actor as ppo_actor
 import ray
 import torch
 
+from openrlhf_stare.actor_group.fused_head import actor_class
 from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
 from openrlhf_stare.actor_group.saving import BEGINNING, full_disk_is_told, refuse_non_finite, remedy
 from openrlhf_stare.actor_group.target_trainer import TargetTrainer
@@ -23,11 +24,13 @@ from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, notice
 from openrlhf_stare.replacing import plain_class, replaced
 
+PolicyModelActor: Any = plain_class(ppo_actor.PolicyModelActor)
 TRAINER = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer"
+ACTOR = "openrlhf.trainer.ray.ppo_actor.Actor"
 ENTROPY_COEF = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer.args.actor.entropy_coef"
 
 
-class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
+class StarePolicyActor(PolicyModelActor):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured.
 
     `--policy_loss` is the name of a method or a file with one, or openrlhf, or tpo, which has a trainer of its own.
@@ -54,7 +57,7 @@ class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
             notice(ENGINES_READY)
         args, self.part = strategy.args, base.part_of(strategy.args.policy_loss)
         trainer = TargetTrainer if args.policy_loss == "tpo" else PolicyTrainer
-        with replaced(TRAINER, trainer):
+        with replaced(TRAINER, trainer), replaced(ACTOR, actor_class(args)):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group, self.loss, self.meter = self.trainer.dp_group, self.trainer.loss, self.trainer.meter
         strengths = self.loss.method.strengths if self.loss else ()
@@ -201,29 +204,23 @@ class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
         parts = {"entropy": self.controller.control} | ({self.part: self.loss.method.options} if self.loss else {})
         return {f"{part}.{name}": value for part, options in parts.items() for name, value in vars(options).items()}
 
-    def _restore(self, checkpoint: dict) -> None:
-        """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow.
-
-        Raises:
-            ValueError: it is of a version with another layout.
-        """
+    def _restore(self, checkpoint: dict[str, Any]) -> None:
+        """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow."""
         if not checkpoint:
             return
         state, flags = checkpoint.get("entropy"), self._flags()
-        saved = state["flags"] if state else {}
+        if state is None:
+            if self.loss:
+                self._notice("The checkpoint has no state of the entropy's controller, which starts fresh")
+            return
+        saved = state["flags"]
         differing = [flag for flag, value in flags.items() if saved.get(flag, value) != value]
         if not self.loss:
             # All that counts then are the rollouts below --entropy.stop_below.
-            if state and state["method"] == self.part:
-                self._load_controller(state, differing)
-            return
-        if state is None:
-            if "stare" in checkpoint:
-                raise ValueError(
-                    "the checkpoint has the controller of an earlier openrlhf-stare, which this one cannot read: "
-                    "resume with that version, or start from the model that it saved, without --ckpt.load_enable"
-                )
-            self._notice("The checkpoint has no state of the entropy's controller, which starts fresh")
+            if state["method"] == self.part:
+                self.controller.load_state_dict(state["controller"])
+                if differing:
+                    self.controller.count_anew()
             return
         # What the strengths start from, or how they move: the saved values would not be what the flags ask for.
         names = {strength.name for strength in self.loss.method.strengths}
@@ -242,13 +239,9 @@ class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
         if fresh:
             self.controller.updates = state["controller"]["updates"]  # a target's line goes on over the whole run
         else:
-            self._load_controller(state, differing)
-
-    def _load_controller(self, state: dict, differing: list[str]) -> None:
-        self.controller.load_state_dict(state["controller"])
+            self.controller.load_state_dict(state["controller"])
         if differing:
-            # Other flags are the remedy for a collapse: they get all of --entropy.stop_after rollouts to act.
-            self.controller.low_rollouts = 0
+            self.controller.count_anew()
 
 
 def _selected(values: list[torch.Tensor], masks: list[torch.Tensor]) -> torch.Tensor:

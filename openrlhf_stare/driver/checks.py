@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 from openrlhf_stare import tools
@@ -35,6 +36,10 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
         refuse_with_tpo(args)
     if args.eval_top_p is not None and not 0 < args.eval_top_p <= 1:
         raise UsageError(f"--eval_top_p {args.eval_top_p:g} is outside (0, 1]: give a share such as 0.7")
+    fewest, most = args.rollout.min_new_tokens, args.rollout.max_new_tokens
+    if fewest < 0 or (most is not None and fewest > most):
+        within = "0 or more" if most is None else f"between 0 and --rollout.max_new_tokens {most}"
+        raise UsageError(f"--rollout.min_new_tokens {fewest} is not {within}: give 0")
     if args.dry_run and not args.preflight:
         raise UsageError("--dry-run goes with --preflight: give both, or leave it out to train")
     if args.wait_for_resources is not None and not args.wait_for_resources >= 0:
@@ -60,6 +65,8 @@ def _refuse_what_cannot_work(args: SimpleNamespace) -> None:
             f"--ds.lora.rank {args.ds.lora.rank} cannot train with vLLM, since OpenRLHF's weight sync sends PEFT's "
             "parameter names, which vLLM refuses: leave the rank at 0, with any adapter merged into the model before"
         )
+    if args.actor.fused_head:
+        _refuse_with_fused_head(args)
     if args.ds.param_dtype == "fp16":
         raise UsageError(
             "--ds.param_dtype fp16 cannot train with OpenRLHF's vLLM engines, which hold the weights in bfloat16 and "
@@ -76,8 +83,9 @@ def _refuse_options(args: SimpleNamespace) -> None:
     method, part = base.chosen(args.policy_loss), base.part_of(args.policy_loss)
     own = args.policy_loss if args.policy_loss.endswith(".py") else None
     for name, config in (CONFIGS | method_options(own)).items():
+        known = {field.name for field in dataclasses.fields(config)}  # OpenRLHF has options of an actor, too
         try:
-            config(**given(args, name))
+            config(**{option: value for option, value in given(args, name).items() if option in known})
         except ValueError as error:
             raise UsageError(f"--{name}.{error}") from None
     try:
@@ -123,6 +131,20 @@ def _refuse_options(args: SimpleNamespace) -> None:
             "--actor.policy_loss_type gspo does not go with --policy_loss ce_gppo, since it clips responses and not "
             "tokens: use ppo"
         )
+
+
+def _refuse_with_fused_head(args: SimpleNamespace) -> None:
+    for flag, is_given, cause in (
+        (
+            f"--ds.tensor_parallel_size {args.ds.tensor_parallel_size}",
+            args.ds.tensor_parallel_size > 1,
+            "whose head has the whole vocabulary",
+        ),
+        ("--ds.load_in_4bit", args.ds.load_in_4bit, "whose head has plain weights"),
+        ("--ds.deepcompile", args.ds.deepcompile, "which it does not compile"),
+    ):
+        if is_given:
+            raise UsageError(f"{flag} does not go with --actor.fused_head, {cause}: leave one of the two out")
 
 
 def _refuse_unequal_colocation(args: SimpleNamespace) -> None:

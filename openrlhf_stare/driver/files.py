@@ -86,6 +86,8 @@ def model(args: SimpleNamespace) -> str:
             f"--actor.model_name_or_path {name} cannot be read ({_first_line(error)}): give a Hub id that this "
             "machine can reach, or a folder that it sees"
         ) from None
+    if args.actor.fused_head:
+        _refuse_with_fused_head(name, config)
     positions = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
     if positions and args.data.max_len > positions and rope.get("rope_type", "default") == "default":
@@ -96,6 +98,17 @@ def model(args: SimpleNamespace) -> str:
     if args.data.apply_chat_template and not tokenizer.chat_template:
         raise UsageError(f"--data.apply_chat_template finds no chat template in {name}: leave the flag out")
     return f"{name} ({config.model_type}, {positions} positions)"
+
+
+def _refuse_with_fused_head(name: str, config) -> None:
+    if hasattr(config, "vision_config"):
+        raise UsageError(f"--actor.fused_head does not go with {name}, which sees images: leave it out")
+    from openrlhf_stare.algorithms.fused_head import Logits  # which takes torch along
+
+    try:
+        Logits.of_model(config)
+    except ValueError as error:
+        raise UsageError(f"--actor.fused_head does not go with {name} ({error}): leave it out") from None
 
 
 def data(args: SimpleNamespace) -> str:

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import sys
 
+from openrlhf_stare.actor_group.config import ActorConfig
 from openrlhf_stare.algorithms.control import EntropyControl
 from openrlhf_stare.driver import command, console, seams
 from openrlhf_stare.methods import base
@@ -16,7 +17,7 @@ from openrlhf_stare.tpo.target import TpoConfig
 
 POLICY_LOSS = "stare"  # the default
 # First part of a flag -> where its options are, for what is no method.
-CONFIGS = {"tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig}
+CONFIGS = {"actor": ActorConfig, "tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig}
 ESTIMATOR = "--algo.advantage.estimator"
 
 
@@ -71,6 +72,7 @@ def add_flags(parser: argparse.ArgumentParser, own: str | None = None) -> None:
         default=argparse.SUPPRESS,
         help=f"short form of {ESTIMATOR}; sr_grpo, which is ours, gives every response of a prompt their soft reward",
     )
+    _add_min_new_tokens(parser, group)
     group.add_argument(
         "--eval_top_p",
         type=float,
@@ -113,6 +115,20 @@ def _add_flags_of_the_start(group: argparse._ArgumentGroup) -> None:
         help=f"take an OpenRLHF of another version than {' or '.join(seams.SUPPORTED)}, as long as it has all that is "
         "held on to (docs/substitutions.md)",
     )
+
+
+def _add_min_new_tokens(parser: argparse.ArgumentParser, group: argparse._ArgumentGroup) -> None:
+    added = group.add_argument(
+        "--rollout.min_new_tokens",
+        type=int,
+        default=1,
+        metavar="N",
+        help="tokens before the end token may be sampled; above 0 the engine samples from another distribution than "
+        "the policy's (default: %(default)s, what OpenRLHF asks for)",
+    )
+    # It begins like flags of OpenRLHF's, whose abbreviations keep their meaning.
+    by_prefix = parser._get_option_tuples
+    parser._get_option_tuples = lambda word: [found for found in by_prefix(word) if found[0] is not added]
 
 
 def _add_options(group: argparse._ArgumentGroup, own: str | None) -> None:

@@ -32,8 +32,8 @@ def check(args: SimpleNamespace) -> str | None:
         With `--ckpt.load_enable` and nothing to resume from, what to tell the user, a sentence; else None.
 
     Raises:
-        UsageError: without `--ckpt.load_enable` there are some, of another run; with it all are damaged. Or the folder
-            cannot be read.
+        UsageError: without `--ckpt.load_enable` there are some, of another run; with it all are damaged, or of a job
+            that computed in another type. Or the folder cannot be read.
     """
     try:
         return _beginning(args)
@@ -58,6 +58,7 @@ def _beginning(args: SimpleNamespace) -> str | None:
         return None
     tag, sentence = checkpoints.resume_point(folders)
     if tag is not None:
+        checkpoints.refuse_other_type(folders[0] / tag, args.ds.param_dtype)
         return None
     sibling = similar_folder(Path(args.ckpt.path))
     return f"{sentence} (there are checkpoints in {sibling}: was that meant?)" if sibling else sentence

@@ -54,6 +54,8 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
 
     cut_short(checkpoints / "_critic" / newest)
     kept = int(newest[-1]) - 1
+    job = run_job(flags, tmp_path / "other type", env={"OPENRLHF_STARE_CPU_DTYPE": "bfloat16"}, cluster=cluster)
+    assert job.status == 2 and "whose job computed in float32, and this one computes in bfloat16: set" in job.output
     others = ["--train.async_enable", "--console", "full"]
     if strength:
         others += ["--entropy.target", str(LOWER_TARGET)]
@@ -88,7 +90,8 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     assert_sound(job, steps=len(steps), vllm_kl=OFF_POLICY_KL)
     first, second = steps[: -(4 - kept)], steps[-(4 - kept) :]
     assert first == [1, 2, 3][: len(first)] and second == list(range(kept + 1, 5))
-    assert all(abs(kl) < ON_POLICY_KL for kl in job.scalars["vllm_kl"][: len(first)])  # before the async job
+    # Before the async job, and in its first step: its engine has the checkpoint's weights.
+    assert all(abs(kl) < ON_POLICY_KL for kl in job.scalars["vllm_kl"][: len(first) + 1])
     assert CONTROL_FIGURES <= job.scalars.keys()
     assert all(0 < share <= 1 for share in job.scalars["entropy/authority"])
     if strength:

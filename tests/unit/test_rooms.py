@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "methods": "algorithms options",
     "substitutions": "",
     "replacing": "substitutions when_imported",
-    "cpu": "options replacing",
+    "cpu": "notices options replacing tools",
     "runtime": "cpu options substitutions",
     "tpo": "algorithms dealing methods notices options replacing",
     "actor_group": "algorithms dealing methods notices options replacing tpo",
