@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
 from openrlhf_stare.substitutions import TABLE, Substitution
@@ -53,8 +54,8 @@ def replaced(place: str, by: object, on: object | None = None) -> Iterator[None]
         yield
 
 
-def plain_class(actor_class) -> type:
-    """The class under a Ray actor class, which another class can extend.
+def plain_class(actor_class: Any) -> Any:
+    """The class under a Ray actor class, which another class can extend; `Any`, since that is what theirs are here.
 
     It has copies of all its inherited methods, made by Ray.
     """
@@ -62,21 +63,26 @@ def plain_class(actor_class) -> type:
 
 
 def _install_after_ours(row: Substitution, _: ModuleType) -> None:
-    if (module := sys.modules.get(row.module)) and not module.__spec__._initializing:
+    if (module := sys.modules.get(row.module)) and not _is_loading(module):
         _install(row, module)
 
 
 def _install(row: Substitution, module: ModuleType) -> None:
     """Put ours in place for good, once; later if it is only being imported."""
     ours, name = importlib.import_module(row.by.rpartition(".")[0]), row.by.rpartition(".")[2]
-    if row not in _standing and (hasattr(ours, name) or not ours.__spec__._initializing):
+    if row not in _standing and (hasattr(ours, name) or not _is_loading(ours)):
         _standing.add(row)
         _place(row, module)
 
 
+def _is_loading(module: ModuleType) -> bool:
+    return getattr(module.__spec__, "_initializing", False)
+
+
 def _place(row: Substitution, module: ModuleType) -> None:
     owner, name = _owner(module, row.name), row.name.rpartition(".")[2]
-    theirs, ours = getattr(owner, name, None), pkgutil.resolve_name(row.by)
+    theirs: Any = getattr(owner, name, None)
+    ours = pkgutil.resolve_name(row.by)
     if row.wraps:
         ours = ours(theirs)
     elif hasattr(theirs, "__ray_metadata__"):  # an actor class: ours becomes one with the same options

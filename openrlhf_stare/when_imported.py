@@ -44,7 +44,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
-            if spec is not None:
+            if spec and spec.loader:
                 spec.loader = _PatchingLoader(
                     spec.loader, self.during.get(name, nullcontext), self.patches.setdefault(name, [])
                 )

@@ -168,16 +168,16 @@ class _FusedLogProbs(torch.autograd.Function):
                 d.mul_(bend)
                 here *= bend.gather(1, at).squeeze(-1)
             rounded = d.to(hidden.dtype)
-            if wants_hidden:
+            if by_hidden is not None:
                 by_hidden += rounded @ weight[words]
             own += here
             d.scatter_add_(1, at, here.unsqueeze(-1))
-            if wants_weight:
+            if by_weight is not None:
                 rounded.scatter_(1, at, d.gather(1, at).to(hidden.dtype))
                 torch.mm(rounded.T, hidden, out=by_weight[words])
-            if wants_bias:
+            if by_bias is not None:
                 by_bias[words] = d.sum(dim=0)
-        if wants_hidden:
+        if by_hidden is not None:
             # Apart, since it is the largest part, and those of the blocks are rounded one by one.
             by_hidden.addcmul_(own.unsqueeze(-1), weight[labels])
             by_hidden = by_hidden.to(hidden.dtype)

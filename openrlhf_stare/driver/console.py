@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TextIO
 
 from openrlhf_stare.algorithms.verdict import verdict
 from openrlhf_stare.driver.progress import SEPARATOR, Progress, describe, step_figures
@@ -52,7 +53,7 @@ LOGGED_ERROR = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:ERROR|CRITICAL) ")
 class Screen:
     """Lines, and below them, on a terminal, one line that is rewritten."""
 
-    def __init__(self, stream: io.TextIOBase) -> None:
+    def __init__(self, stream: TextIO) -> None:
         import rich.console
         import rich.live
 
@@ -146,7 +147,8 @@ class Console:
         self.noticed: Counter[str] = Counter()
         self.steps: list[dict[str, float]] = []  # the figures of each, for the verdict
         self.at_the_end: list[str] = []
-        self.stopping, self.reader = threading.Event(), None
+        self.stopping = threading.Event()
+        self.reader: threading.Thread | None = None
 
     @staticmethod
     def _lead_to(descriptor: int) -> None:
@@ -178,7 +180,7 @@ class Console:
             self._lead_to(file.fileno())
         self.path, self.strength, self.facts = path, strength, facts
         self.progress = Progress(args.rollout.batch_size, args.algo.dynamic_filtering_enable)
-        self.reader = threading.Thread(target=self._follow, args=(start,), daemon=True)
+        self.reader = threading.Thread(target=self._follow, args=(path, start), daemon=True)
         self.screen.end_phase("checks")
         self.screen.show(f"complete output: {path}")
         self.reader.start()
@@ -186,9 +188,9 @@ class Console:
     def _early_output(self) -> bytes:
         return os.pread(self.early.fileno(), os.fstat(self.early.fileno()).st_size, 0)
 
-    def _follow(self, start: int) -> None:
+    def _follow(self, path: Path, start: int) -> None:
         rest = b""
-        with open(self.path, "rb") as file:
+        with open(path, "rb") as file:
             file.seek(start)
             while True:
                 last_turn = self.stopping.wait(READ_SECONDS)

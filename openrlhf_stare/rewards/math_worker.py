@@ -43,12 +43,12 @@ from openrlhf_stare.rewards.math_reading import (
     OPENING,
     RELATION,
     THOUSANDS,
-    TOKEN,
     Shape,
     choice,
     is_words,
     readable,
     shape,
+    token_at,
     without_unit,
     words,
 )
@@ -198,11 +198,13 @@ def _same_shapes(label: str, answer: str) -> bool:
         return False
     kinds = {gold.kind, given.kind}
     if "one" in kinds and len(kinds) == 2 and "relations" not in kinds:
-        values = [_value(text)[0] if one.kind == "one" else text for one, text in ((gold, label), (given, answer))]
-        if None in values:
+        right, said = (
+            _value(text)[0] if one.kind == "one" else text for one, text in ((gold, label), (given, answer))
+        )
+        if right is None or said is None:
             return False
-        if values != [label, answer]:
-            return same(*values)  # S = \\{1, 2\\}
+        if (right, said) != (label, answer):
+            return same(right, said)  # S = \\{1, 2\\}
     if kinds == {"one", "set"} and len(gold.items) == len(given.items) == 1:
         return r"\emptyset" not in (gold.items[0], given.items[0]) and same(gold.items[0], given.items[0])
     if "relations" in kinds or kinds == {"one"} or (kinds == {"one", "tuple"}):
@@ -257,7 +259,7 @@ def _sides(text: str) -> list[str]:
     """The sides of an equation. An equals sign below a sum is none."""
     sides, start, depth, place = [], 0, 0, 0
     while place < len(text):
-        token, equals = TOKEN.match(text, place)[0], EQUALS.match(text, place)
+        token, equals = token_at(text, place), EQUALS.match(text, place)
         depth += (token in OPENING) - (token in CLOSING)
         if equals and depth == 0:
             sides.append(text[start:place].strip())
@@ -326,11 +328,10 @@ def _means(label: str, answer: str) -> bool:
         readings.append((label.replace("%", ""), answer))
     degrees = r"^{\circ}"
     if degrees in label or degrees in answer:
-        in_radians = [text.replace(degrees, r" \cdot \frac{\pi}{180}") for text in (label, answer)]
-        without = [text.replace(degrees, "") for text in (label, answer)]
-        readings = [tuple(without)]
+        readings = [(label.replace(degrees, ""), answer.replace(degrees, ""))]
         if not (degrees in label and degrees in answer):
-            readings.append(tuple(in_radians))
+            radians = r" \cdot \frac{\pi}{180}"
+            readings.append((label.replace(degrees, radians), answer.replace(degrees, radians)))
     return any(_verified(*(text.replace("%", r" \cdot \frac{1}{100}") for text in pair)) for pair in readings)
 
 
@@ -410,9 +411,9 @@ RATIO = re.compile(r"^[^:]+(?::[^:]+)+$")
 
 def _same_ratio_or_time(label: str, answer: str) -> bool:
     """Whether two ratios, or a ratio and a fraction, or two times of day are equal. 3:05 is a time."""
-    times = [TIME.match(text) for text in (label, answer)]
-    if any(time and (time[4] or time[2][0] == "0") for time in times):
-        return all(times) and _same_time(*times)
+    right, said = TIME.match(label), TIME.match(answer)
+    if any(time and (time[4] or time[2][0] == "0") for time in (right, said)):
+        return right is not None and said is not None and _same_time(right, said)
     sides = [[part.strip() for part in text.split(":")] for text in (label, answer)]
     if sorted(map(len, sides)) == [1, 2]:
         return _verified(*(rf"\frac{{{side[0]}}}{{{side[1]}}}" if len(side) == 2 else side[0] for side in sides))
