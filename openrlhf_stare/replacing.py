@@ -95,10 +95,10 @@ def _place(row: Substitution, module: ModuleType) -> None:
     setattr(owner, name, ours)
 
 
-def _owner(module: ModuleType, name: str):
+def _owner(module: ModuleType, name: str) -> Any:
     """What has the last part of a dotted name as an attribute."""
     return functools.reduce(getattr, name.split(".")[:-1], module)
 
 
-def _call(path: str):
+def _call(path: str) -> Any:
     return pkgutil.resolve_name(path)()

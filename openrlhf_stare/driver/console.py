@@ -23,13 +23,16 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from openrlhf_stare.algorithms.verdict import verdict
 from openrlhf_stare.driver.progress import SEPARATOR, Progress, describe, step_figures
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import COLOUR, ENGINES_READY, MARK, notice, printable
 from openrlhf_stare.options import UsageError
+
+if TYPE_CHECKING:
+    import rich.text
 
 PHASES = ("checks", "Ray", "engines", "models", "first step")
 LAST_LINES = 20  # of the process that failed
@@ -70,7 +73,7 @@ class Screen:
             self.live.start()
             self.console.show_cursor(True)  # a killed driver could not bring it back
 
-    def _line(self):
+    def _line(self) -> rich.text.Text:
         import rich.text
 
         text = self.status
@@ -113,7 +116,7 @@ class Screen:
 class _Unfailing(io.FileIO):
     """A full disk or a closed pipe loses lines, and ends neither the job nor the thread that prints them."""
 
-    def write(self, data) -> int:
+    def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError:

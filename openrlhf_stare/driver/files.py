@@ -108,7 +108,7 @@ def model(args: SimpleNamespace) -> str:
     return f"{name} ({config.model_type}, {positions} positions)"
 
 
-def _refuse_with_fused_head(name: str, config) -> None:
+def _refuse_with_fused_head(name: str, config: Any) -> None:
     if hasattr(config, "vision_config"):
         raise UsageError(f"--actor.fused_head does not go with {name}, which sees images: leave it out")
     from openrlhf_stare.algorithms.fused_head import Logits  # which takes torch along
@@ -143,7 +143,7 @@ def _config_and_tokenizer(name: str) -> tuple:
     return config, tokenizer
 
 
-def _head_size(config) -> int | None:
+def _head_size(config: Any) -> int | None:
     """Of the attention; None where the configuration does not say it."""
     config = getattr(config, "text_config", None) or config
     size, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)

@@ -95,7 +95,7 @@ class Method:
     threshold_figures: ClassVar[tuple[str, str] | None] = None
     options: Any
 
-    def __init_subclass__(cls, **named) -> None:
+    def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         cls.name = cls.__module__.rpartition(".")[2].removeprefix(OWN_MODULE)
 

@@ -77,7 +77,7 @@ CONFIG = LatexExtractionConfig(
 _exact_eq = grader.sympy_numeric_eq
 
 
-def _numeric_eq(a, b, float_rounding: int, numeric_precision: int) -> bool:
+def _numeric_eq(a: Basic, b: Basic, float_rounding: int, numeric_precision: int) -> bool:
     """math-verify's comparison of two numbers, which by itself takes any tiny number for 0.
 
     A decimal counts to six digits after the point and, if it is below 1, to six digits, unless the other side is an
@@ -93,7 +93,7 @@ def _numeric_eq(a, b, float_rounding: int, numeric_precision: int) -> bool:
     return close and _exact_eq(a, b, float_rounding, numeric_precision)
 
 
-def _close(a, b, somewhere: bool = False) -> bool:
+def _close(a: Basic, b: Basic, somewhere: bool = False) -> bool:
     """Whether two numbers are about equal, or the same infinity.
 
     Args:
@@ -114,7 +114,7 @@ def _close(a, b, somewhere: bool = False) -> bool:
     return bool(difference <= max(TOLERANCE * min(1, size), NOISE * size))
 
 
-def _exact(number):
+def _exact(number: Basic) -> Basic:
     """With its decimals as fractions."""
     return number.xreplace({decimal: Rational(str(decimal)) for decimal in number.atoms(Float)}).doit()
 
@@ -335,7 +335,7 @@ def _means(label: str, answer: str) -> bool:
     return any(_verified(*(text.replace("%", r" \cdot \frac{1}{100}") for text in pair)) for pair in readings)
 
 
-def _parsed(text: str):
+def _parsed(text: str) -> Basic | MatrixBase | None:
     """What math-verify makes of the whole text; None: nothing."""
     if re.search(r"(?<![\d_])\d+\s+\d", text):
         return None  # math-verify reads past a blank in a number
@@ -351,12 +351,12 @@ def _parsed(text: str):
     return expression
 
 
-def _symbol(name: Symbol):
+def _symbol(name: Symbol) -> Basic:
     """The symbol, real whatever stands beside it. To math-verify i is one of any number."""
     return I if name.name == "i" else Symbol(name.name, real=True)
 
 
-def _as_set(text: str):
+def _as_set(text: str) -> Set | None:
     """The set that a text names or that its inequalities describe; None: neither."""
     one = shape(text)
     parts = one.items if one.kind == "relations" else [text]

@@ -26,6 +26,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from openrlhf_stare.tools import cgroup
 from openrlhf_stare.tools.config import ToolConfig
@@ -144,7 +145,7 @@ def run(code: str, config: ToolConfig) -> Outcome:
         return _watch(command, config, pass_fds=(program, system_calls))
 
 
-def _watch(command: list[str], config: ToolConfig, **options) -> Outcome:
+def _watch(command: list[str], config: ToolConfig, **options: Any) -> Outcome:
     """Read the command's output until it ends or goes over a limit; then kill whatever is left of it."""
     most_seconds = 2 * config.seconds
     start, output, note = time.monotonic(), b"", None
