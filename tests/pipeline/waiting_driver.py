@@ -11,8 +11,7 @@ import time
 import ray
 from ray._private.state import actors
 
-from openrlhf_stare.driver import cluster, deaths, signals
-from openrlhf_stare.replacing import replaced
+from openrlhf_stare.driver import deaths, signals
 
 
 class Mortal:
@@ -40,8 +39,7 @@ def kill(actor) -> None:
         time.sleep(0.2)
 
 
-with replaced(cluster.RESOLVE, cluster.as_it_is):
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, **cluster.ON_LOOPBACK)
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
 try:
     with signals.told(), deaths.watched():
         signals.listen_to_sigterm()
