@@ -19,6 +19,8 @@ from safetensors.torch import save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from openrlhf_stare import runtime
+
 PAD, END, START, UNKNOWN = "<pad>", "<eos>", "<bos>", "<unk>"
 
 
@@ -141,7 +143,8 @@ def measure(task: Task, model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, seed
 def make_checkpoint(task: Task, folder: Path, seed: int = 0, steps: int | None = None, force: bool = False) -> dict:
     """Makes the warmed-up model in `folder` unless it is there, and returns what was measured on it."""
     warm = task.warm_up if steps is None else WarmUp(steps, task.warm_up.wrong)
-    recipe = {**asdict(warm), "seed": seed}
+    dtype = torch.float32 if runtime.float32() else torch.bfloat16  # what RL trains in and vLLM serves
+    recipe = {**asdict(warm), "seed": seed, "dtype": str(dtype).removeprefix("torch.")}
     record_path = folder / f"{task.name}.json"
     if record_path.exists() and not force:
         record = json.loads(record_path.read_text())
@@ -155,7 +158,7 @@ def make_checkpoint(task: Task, folder: Path, seed: int = 0, steps: int | None =
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     warm_up(task, model, tokenizer, warm, seed)
-    model.to(torch.bfloat16)  # what RL trains and vLLM serves, hence what is measured
+    model.to(dtype)
     measured = measure(task, model, tokenizer, seed)
     torch.set_num_threads(threads)
     record = {"recipe": recipe, **measured, "seconds": time.monotonic() - started}

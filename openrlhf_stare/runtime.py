@@ -92,6 +92,12 @@ def too_few_cores(gpus: int) -> Iterator[Finding]:
         )
 
 
+def float32() -> bool:
+    """Whether the models of a job compute in float32 on this machine, whatever `--ds.param_dtype` says."""
+    cpu = _chosen()
+    return bool(cpu) and cpu.float32()
+
+
 def own_ray(gpus: int, cpus: int) -> dict:
     """The resources of the Ray that a driver on the CPU runtime starts by itself: GPUs and CPUs as numbers, whatever
     the machine has. Otherwise Ray counts them itself."""

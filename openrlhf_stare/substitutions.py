@@ -126,7 +126,7 @@ OPENRLHF = (
         "SamplesGenerator",
         "openrlhf_stare.rollout.samples_generator.StareSamplesGenerator",
         "one response without a reward ends the job or an evaluation, a rollout that the ranks cannot share evenly "
-        "hangs it, and evaluation samples with the training's top-p",
+        "hangs it, evaluation samples with the training's top-p, and the end token is forbidden in the first place",
         "trainer, sampler",
         relies_on=(
             EXPERIENCE,
@@ -141,7 +141,7 @@ OPENRLHF = (
             Theirs(
                 "openrlhf.trainer.ppo_utils.samples_generator",
                 "SamplesGenerator._dispatch_prompts_to_vllm",
-                mentions=("top_p", "n_samples_per_prompt"),
+                mentions=("top_p", "n_samples_per_prompt", "min_new_tokens"),
             ),
         ),
     ),
@@ -364,6 +364,93 @@ OPENRLHF = (
             ),
         ),
     ),
+    # ── a head without logits ──
+    Substitution(
+        "openrlhf.trainer.ray.ppo_actor",
+        "Actor",
+        "openrlhf_stare.actor_group.fused_head.FusedHeadActor",
+        "--actor.fused_head has no effect on the policy",
+        "actor ranks",
+        during="init_model_from_pretrained",
+        relies_on=(
+            Theirs(
+                "openrlhf.models.actor",
+                "Actor.forward",
+                arguments=("sequences", "action_mask", "attention_mask", "ring_attn_group", "return_logprobs"),
+                mentions=("logits", "temperature", "rolled_sequences", "packing_samples", "unpad_and_slice_tensor"),
+            ),
+            Theirs(
+                "openrlhf.models.ring_attn_utils",
+                "get_tensor_in_current_ring_attn_rank",
+                arguments=("tensors", "ring_attn_group", "pad_id"),
+            ),
+        ),
+    ),
+    Substitution(
+        "openrlhf.trainer.ray.launcher",
+        "ReferenceModelActor",
+        "openrlhf_stare.actor_group.reference.StareReferenceActor",
+        "--actor.fused_head has no effect on the reference model",
+        "driver, reference ranks",
+        relies_on=(
+            Theirs(
+                "openrlhf.trainer.ray.launcher",
+                "ReferenceModelActor.init_model_from_pretrained",
+                arguments=("strategy", "pretrain"),
+            ),
+        ),
+    ),
+    Substitution(
+        "openrlhf.trainer.ray.launcher",
+        "Actor",
+        "openrlhf_stare.actor_group.fused_head.FusedHeadActor",
+        "--actor.fused_head has no effect on the reference model",
+        "reference ranks",
+        during="init_model_from_pretrained",
+    ),
+    Substitution(
+        "openrlhf.models.actor",
+        "log_probs_from_logits",
+        "openrlhf_stare.actor_group.fused_head.FusedHeadActor._picked",
+        "OpenRLHF takes the head's log-probs and entropies for logits",
+        "actor and reference ranks",
+        during="every pass under --actor.fused_head",
+        relies_on=(ACTOR_FORWARD,),
+    ),
+    Substitution(
+        "openrlhf.models.actor",
+        "compute_entropy",
+        "openrlhf_stare.actor_group.fused_head.FusedHeadActor._picked",
+        "OpenRLHF takes the head's log-probs and entropies for logits",
+        "actor and reference ranks",
+        during="every pass under --actor.fused_head",
+        relies_on=(ACTOR_FORWARD,),
+    ),
+    Substitution(
+        "torch.nn",
+        "Linear.forward",
+        "openrlhf_stare.actor_group.fused_head.Pass.of",
+        "a model's head returns logits",
+        "actor and reference ranks",
+        during="every pass under --actor.fused_head",
+        of_instance=True,
+    ),
+    *(
+        Substitution(
+            "transformers",
+            f"PreTrainedModel.{name}",
+            "openrlhf_stare.actor_group.fused_head.FusedHeadActor._unchanged",
+            f"the model {does} the head's log-probs and entropies as if they were logits",
+            "actor and reference ranks",
+            during="every pass under --actor.fused_head",
+            of_instance=True,
+        )
+        for name, does in (
+            ("config.final_logit_softcapping", "caps"),
+            ("config.logits_scaling", "divides"),
+            ("logit_scale", "multiplies"),
+        )
+    ),
     # ── the driver ──
     Substitution(
         "ray",
@@ -376,7 +463,7 @@ OPENRLHF = (
     ),
     # ── checkpoints ──
     Substitution(
-        "openrlhf.utils.deepspeed.deepspeed",
+        "openrlhf.utils.deepspeed",  # where `get_strategy` looks
         "DeepspeedStrategy",
         "openrlhf_stare.actor_group.strategy.CheckpointedStrategy",
         "the newest checkpoint can be deleted first, and a damaged one is loaded",
@@ -496,6 +583,53 @@ CPU = (
         wraps=True,
     ),
     Substitution(
+        "openrlhf.utils.utils",
+        "convert_to_torch_dtype",
+        "openrlhf_stare.cpu.patches.type_named_fp32",
+        "models compute in bfloat16, in which a CPU without units for it is many times slower than in float32",
+        "actor, critic, reference and reward ranks",
+        relies_on=(Theirs("openrlhf.utils.utils", "convert_to_torch_dtype", arguments=("param_dtype",)),),
+        cpu=True,
+        wraps=True,
+    ),
+    Substitution(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "DeepspeedStrategy.setup_distributed",
+        "openrlhf_stare.cpu.patches.with_threads_of_a_rank",
+        "a rank computes with one thread, however many cores there are and however large the model",
+        "actor, critic, reference and reward ranks",
+        cpu=True,
+        wraps=True,
+    ),
+    Substitution(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "DeepspeedStrategy.save_model",
+        "openrlhf_stare.cpu.patches.saved_in_the_flags_type",
+        "a model that computed in float32 is saved in it, twice as large as the flag says",
+        "actor and critic ranks",
+        relies_on=(
+            Theirs(
+                "openrlhf.utils.deepspeed.deepspeed",
+                "DeepspeedStrategy.save_model",
+                arguments=("model", "tokenizer", "output_dir"),
+                mentions=("save_pretrained", "state_dict", "to_json_file", "_unwrap_model"),
+            ),
+        ),
+        cpu=True,
+        wraps=True,
+    ),
+    Substitution(
+        "transformers.modeling_utils",
+        "PreTrainedModel.save_pretrained",
+        "openrlhf_stare.cpu.patches.saved_in_the_flags_type",
+        "the same",
+        "actor and critic ranks",
+        during="save_model",
+        relies_on=(Theirs("transformers.modeling_utils", "PreTrainedModel.save_pretrained", ("state_dict",)),),
+        cpu=True,
+        of_instance=True,
+    ),
+    Substitution(
         "openrlhf.utils.deepspeed.deepspeed",
         "get_train_ds_config",
         "openrlhf_stare.cpu.patches.config_on_cpu",
@@ -555,7 +689,8 @@ CPU = (
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
         "openrlhf_stare.cpu.engine.CpuRolloutActor",
-        "vLLM only logs a plugin that fails or is filtered, and the engine samples from a stale policy",
+        "vLLM only logs a plugin that fails or is filtered, and the engine samples from a stale policy; and it has "
+        "its weights in bfloat16 only",
         "engines",
         relies_on=(Theirs("openrlhf.trainer.ray.vllm_engine", "RolloutRayActor", mentions=("llm", "collective_rpc")),),
         cpu=True,

@@ -17,6 +17,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from openrlhf_stare import runtime
+
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
 from make import LONGEST_ANSWER  # noqa: E402
 from reward import END, LARGEST, SMALLEST, score  # noqa: E402
@@ -27,7 +29,9 @@ SAMPLES = 32  # of each prompt
 @torch.no_grad()
 def sample_answers(model_dir: Path, seed: int) -> list[list[str]]:
     """SAMPLES answers to each prompt, each with its prompt and up to its end, the totals in their order."""
-    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    # As RL computed it: saved models may have been rounded, and not every CPU has units for bfloat16.
+    dtype = torch.float32 if runtime.float32() else torch.bfloat16
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype)
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     prompts = [f"{total:02}=" for total in range(SMALLEST, LARGEST + 1) for _ in range(SAMPLES)]
     torch.manual_seed(seed)

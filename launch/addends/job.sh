@@ -27,7 +27,8 @@ addends_job() {
         --reward.remote_url "$PWD/launch/addends/reward.py"
 
         # 16 prompts with 8 responses each, and one optimizer step on all 128: 64 for each of the two actors.
-        --rollout.batch_size "$prompts_per_step" --rollout.n_samples_per_prompt 8 --rollout.max_new_tokens 8
+        --rollout.batch_size "$prompts_per_step" --rollout.n_samples_per_prompt 8
+        --rollout.min_new_tokens 0 --rollout.max_new_tokens 8
         --rollout.micro_batch_size 64 --train.batch_size 128 --train.micro_batch_size 64
         --actor.adam.lr 3e-4 --actor.lr_scheduler constant --actor.lr_warmup_ratio 0
 

@@ -5,10 +5,12 @@ what the quickstart promises: the reward rose, the gate opened, and vLLM sampled
 """
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from statistics import fmean, median
 
+from openrlhf_stare import runtime
 from openrlhf_stare.report.reading import LOGS, STRENGTHS, read_run
 
 ROWS = {
@@ -17,7 +19,8 @@ ROWS = {
     "gate": "entropy/gate_on",
 }
 LEAST_RISE = 0.3  # of the mean reward, from the first tenth of the run to the last
-LARGEST_KL = 0.01  # |vllm_kl| of an engine that has the actor's weights is far below this
+# |vllm_kl| of an engine that has the actor's weights is far below this in either type.
+LARGEST_KL = {"bfloat16": 0.01, "float32": 1e-6}
 
 Curves = dict[str, list[float]]
 
@@ -56,7 +59,7 @@ def format_table(curves: Curves) -> str:
     if gate := curves.get("entropy/gate_on"):
         lines.append(line("steps with an open gate", f"{sum(map(bool, gate))}/{len(gate)}"))
     if kl := curves.get("vllm_kl"):
-        lines.append(line("|vllm_kl|, last step", f"{abs(kl[-1]):.5f}"))
+        lines.append(line("|vllm_kl|, last step", f"{abs(kl[-1]):.1e}"))
     if seconds := curves.get("timing/step_total"):
         lines.append(line("seconds a step, median", f"{median(seconds):.2f}"))
     return "\n".join(lines)
@@ -75,11 +78,11 @@ def shortcomings(curves: Curves) -> list[str]:
     gate = curves.get("entropy/gate_on")
     if gate and not any(gate):
         found.append("The gate never opened: the entropy stayed above its target.")
-    kl = curves.get("vllm_kl")
+    kl, largest = curves.get("vllm_kl"), LARGEST_KL["float32" if runtime.float32() else "bfloat16"]
     if not kl:
         found.append("vllm_kl was not logged, so nothing shows that vLLM had the actor's weights.")
-    elif not abs(kl[-1]) < LARGEST_KL:
-        found.append(f"|vllm_kl| ended at {abs(kl[-1]):.5f}, not below {LARGEST_KL}: vLLM had other weights.")
+    elif not (worst := max(map(abs, kl), key=lambda value: (math.isnan(value), value))) < largest:
+        found.append(f"|vllm_kl| was up to {worst:.1e}, not below {largest:g}: vLLM had other weights.")
     return found
 
 

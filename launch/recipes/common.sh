@@ -49,7 +49,7 @@ flags=(
     --data.max_len $((PROMPT_TOKENS + RESPONSE_TOKENS)) --reward.remote_url "$REWARD"
 
     --rollout.batch_size "$PROMPTS" --rollout.n_samples_per_prompt "$SAMPLES"
-    --rollout.max_new_tokens "$RESPONSE_TOKENS" --rollout.temperature 1 --rollout.top_p 1
+    --rollout.min_new_tokens 0 --rollout.max_new_tokens "$RESPONSE_TOKENS" --rollout.temperature 1 --rollout.top_p 1
     --algo.dynamic_filtering_enable --algo.dynamic_filtering_range 0 1
 
     # GRPO on policy: with STARE one optimizer step a rollout, token mean, no KL; the optimizer as in the published code.

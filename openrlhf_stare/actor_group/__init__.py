@@ -1,5 +1,5 @@
-"""What runs inside OpenRLHF's policy actor on every rank: the policy actor, where meter, controller and method meet,
-the entropy meter, the one policy loss for all methods, and the token record.
+"""What runs inside OpenRLHF's policy actor and critic on every rank: subclasses of these and of their trainers, the
+entropy meter, the one policy loss for all methods, and the token record.
 
-It may touch OpenRLHF's policy actor, its loss and its trainer's step count, and imports any room but the driver's.
+In the policy actor meter, controller and method meet. It imports any room but the driver's and `rollout/`.
 """

@@ -33,6 +33,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_stare.notices import notice
+from openrlhf_stare.options import UsageError
 
 MANIFEST = "manifest.json"
 METRIC = "metric.json"  # OpenRLHF writes it to a checkpoint when all ranks have saved
@@ -173,6 +174,26 @@ def _saved_at(checkpoint: Path) -> float:
     with suppress(OSError):  # the other model's ranks may be deleting theirs
         return manifest["time"] if manifest else checkpoint.stat().st_mtime
     return 0.0
+
+
+def refuse_other_type(checkpoint: Path, param_dtype: str) -> None:
+    """Refuse a checkpoint of a job that computed in another type: DeepSpeed would look for files of other names.
+
+    Args:
+        param_dtype: what this job computes in, as in `args.ds.param_dtype`.
+
+    Raises:
+        UsageError: the types differ.
+    """
+    words = {"bf16": "bfloat16", "fp32": "float32"}
+    names = [file.name for file in checkpoint.glob("*optim_states.pt")]
+    saved = "bf16" if any(name.startswith("bf16_") for name in names) else "fp32"
+    if names and saved != param_dtype:
+        raise UsageError(
+            f"--ckpt.load_enable finds {checkpoint}, whose job computed in {words[saved]}, and this one computes in "
+            f"{words[param_dtype]}: set OPENRLHF_STARE_CPU_DTYPE={words[saved]} to go on with it on a CPU, or start "
+            "from the model that it saved, without --ckpt.load_enable"
+        )
 
 
 # ── all checkpoints of a job ──

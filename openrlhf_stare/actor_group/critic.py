@@ -12,6 +12,8 @@ from openrlhf_stare.actor_group.empty_steps import divisible_counts
 from openrlhf_stare.actor_group.saving import refuse_non_finite
 from openrlhf_stare.replacing import plain_class
 
+CriticModelActor: Any = plain_class(ppo_critic.CriticModelActor)
+
 
 class CriticTrainer(ppo_critic.CriticPPOTrainer):
     """OpenRLHF's `CriticPPOTrainer`."""
@@ -27,7 +29,7 @@ class CriticTrainer(ppo_critic.CriticPPOTrainer):
         return status
 
 
-class StareCriticActor(plain_class(ppo_critic.CriticModelActor)):
+class StareCriticActor(CriticModelActor):
     """OpenRLHF's `CriticModelActor`."""
 
     def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:

@@ -13,6 +13,7 @@ import openrlhf.trainer.ray.ppo_actor as ppo_actor
 import ray
 import torch
 
+from openrlhf_stare.actor_group.fused_head import actor_class
 from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
 from openrlhf_stare.actor_group.saving import BEGINNING, full_disk_is_told, refuse_non_finite, remedy
 from openrlhf_stare.actor_group.target_trainer import TargetTrainer
@@ -23,7 +24,9 @@ from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, notice
 from openrlhf_stare.replacing import plain_class, replaced
 
+PolicyModelActor: Any = plain_class(ppo_actor.PolicyModelActor)
 TRAINER = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer"
+ACTOR = "openrlhf.trainer.ray.ppo_actor.Actor"
 ENTROPY_COEF = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer.args.actor.entropy_coef"
 
 
@@ -31,7 +34,7 @@ class NothingTrained(ValueError):
     """The job is over and its policy is what it was at the start."""
 
 
-class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
+class StarePolicyActor(PolicyModelActor):
     """OpenRLHF's `PolicyModelActor` with the entropy of each rollout measured.
 
     `--policy_loss` is the name of a method or a file with one, or openrlhf, or tpo, which has a trainer of its own.
@@ -58,7 +61,7 @@ class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
             notice(ENGINES_READY)
         args, self.part = strategy.args, base.part_of(strategy.args.policy_loss)
         trainer = TargetTrainer if args.policy_loss == "tpo" else PolicyTrainer
-        with replaced(TRAINER, trainer):
+        with replaced(TRAINER, trainer), replaced(ACTOR, actor_class(args)):
             super().init_model_from_pretrained(strategy, pretrain, max_steps, vllm_engines)
         self.dp_group, self.loss, self.meter = self.trainer.dp_group, self.trainer.loss, self.trainer.meter
         strengths = self.loss.method.strengths if self.loss else ()
@@ -218,30 +221,24 @@ class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
         parts = {"entropy": self.controller.control} | ({self.part: self.loss.method.options} if self.loss else {})
         return {f"{part}.{name}": value for part, options in parts.items() for name, value in vars(options).items()}
 
-    def _restore(self, checkpoint: dict) -> None:
-        """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow.
-
-        Raises:
-            ValueError: it is of a version with another layout.
-        """
+    def _restore(self, checkpoint: dict[str, Any]) -> None:
+        """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow."""
         if not checkpoint:
             return
         state, flags = checkpoint.get("entropy"), self._flags()
-        if not self.loss:
-            # All that counts then are the rollouts below --entropy.stop_below.
-            if state and state["method"] == self.part:
-                self.controller.load_state_dict(state["controller"])
-            return
         if state is None:
-            if "stare" in checkpoint:
-                raise ValueError(
-                    "the checkpoint has the controller of an earlier openrlhf-stare, which this one cannot read: "
-                    "resume with that version, or start from the model that it saved, without --ckpt.load_enable"
-                )
-            self._notice("The checkpoint has no state of the entropy's controller, which starts fresh")
+            if self.loss:
+                self._notice("The checkpoint has no state of the entropy's controller, which starts fresh")
             return
         saved = state["flags"]
         differing = [flag for flag, value in flags.items() if saved.get(flag, value) != value]
+        if not self.loss:
+            # All that counts then are the rollouts below --entropy.stop_below.
+            if state["method"] == self.part:
+                self.controller.load_state_dict(state["controller"])
+                if differing:
+                    self.controller.count_anew()
+            return
         # What the strengths start from, or how they move: the saved values would not be what the flags ask for.
         names = {strength.name for strength in self.loss.method.strengths}
         starts = {f"{self.part}.{name}" for name in names}
@@ -260,6 +257,8 @@ class StarePolicyActor(plain_class(ppo_actor.PolicyModelActor)):
             self.controller.updates = state["controller"]["updates"]  # a target's line goes on over the whole run
         else:
             self.controller.load_state_dict(state["controller"])
+        if differing:
+            self.controller.count_anew()
 
 
 def _selected(values: list[torch.Tensor], masks: list[torch.Tensor]) -> torch.Tensor:

@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from openrlhf.models import PolicyLoss
 from torch import Tensor
 
-from openrlhf_stare.methods.base import Method, Tokens, chosen
+from openrlhf_stare.methods.base import OWN_MODULE, Method, Tokens, chosen
 from openrlhf_stare.methods.stare import Stare, StareConfig
 from openrlhf_stare.options import Options, UsageError
+
+
+class MethodFailed(ValueError):
+    """A method in a file of the user's own raised an error in training."""
+
+
+@contextmanager
+def own_file_is_told() -> Iterator[None]:
+    """Run a method's code in this context.
+
+    Raises:
+        MethodFailed: it raised in a file of the user's own. The message has the file, the line and the error.
+    """
+    try:
+        yield
+    except Exception as error:
+        own = {module.__file__ for name, module in list(sys.modules.items()) if name.startswith(OWN_MODULE)}
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own]
+        if not frames:
+            raise
+        last = frames[-1]
+        raise MethodFailed(
+            f"--policy_loss {last.filename} failed in line {last.lineno}, in {last.name} "
+            f"({type(error).__name__}: {error}): mend it"
+        ) from error
 
 
 class MethodLoss(PolicyLoss):
@@ -45,7 +74,8 @@ class MethodLoss(PolicyLoss):
             The method's figures, the same on all ranks.
         """
         self._is_open = True
-        return self.method.open_rollout(tokens, self.strengths if strengths is None else strengths, self.group)
+        with own_file_is_told():
+            return self.method.open_rollout(tokens, self.strengths if strengths is None else strengths, self.group)
 
     def forward(
         self,
@@ -70,20 +100,27 @@ class MethodLoss(PolicyLoss):
         if self.method.needs_entropy and entropies is None:
             raise ValueError(f"{type(self.method).__name__} needs the tokens' entropies: give `entropies`")
         tokens = Tokens(old_log_probs, advantages, mask, entropies)
-        with torch.no_grad():
-            if not self._is_open:
-                of_tokens = None if entropies is None else entropies[mask]
-                pool = Tokens(old_log_probs[mask], advantages[mask], mask[mask], of_tokens)
-                self.method.open_rollout(pool, self.strengths, self.group)
-            weights = self.method.weights(tokens)
-        weighted = advantages if weights is None else weights.to(advantages.dtype) * advantages
-        penalty = self.method.penalty(log_probs, tokens)
+        with own_file_is_told():
+            weighted, penalty = self._acted(log_probs, tokens)
         self._seconds += time.perf_counter() - start
         loss, *metrics = super().forward(log_probs, old_log_probs, weighted, action_mask, *others, **named)
         if penalty is not None:
             # With a ratio of 1 the loss of a token is -A: so OpenRLHF corrects and averages the penalty as its own.
             loss = loss + super().forward(old_log_probs, old_log_probs, -penalty, action_mask, *others, **named)[0]
         return loss, *metrics
+
+    def _acted(self, log_probs: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
+        """The weighted advantages and the penalty of the method, both (B, A)."""
+        with torch.no_grad():
+            if not self._is_open:
+                mask = tokens.action_mask
+                entropies = None if tokens.entropies is None else tokens.entropies[mask]
+                pool = Tokens(tokens.log_probs[mask], tokens.advantages[mask], mask[mask], entropies)
+                self.method.open_rollout(pool, self.strengths, self.group)
+            weights = self.method.weights(tokens)
+        advantages = tokens.advantages
+        weighted = advantages if weights is None else weights.to(advantages.dtype) * advantages
+        return weighted, self.method.penalty(log_probs, tokens)
 
     def take_seconds(self) -> float:
         """The time that the method took in `forward` since the last call."""

@@ -21,11 +21,14 @@ class PolicyTrainer(ppo_actor.ActorPPOTrainer):
     """OpenRLHF's `ActorPPOTrainer`, made in its place by the policy actor.
 
     Attributes:
+        actor_loss_fn: what OpenRLHF's training step calls with log-probs, old ones, advantages, mask and counts.
         dp_group: the data-parallel group.
         control: the options of the entropy's controller.
         loss: the loss with the method in it; None without a method.
         meter: what takes the entropies of the policy's passes.
     """
+
+    actor_loss_fn: Any
 
     def __init__(self, strategy: Any, actor: Actor, *others, **named) -> None:
         super().__init__(strategy, actor, *others, **named)

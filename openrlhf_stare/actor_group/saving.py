@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -59,9 +60,9 @@ def refuse_non_finite(model: torch.nn.Module, name: str, unwritten: str) -> None
         FloatingPointError: some are not finite, on all ranks at once.
     """
     values = [own_values(parameter) for parameter in model.parameters()]
-    bad = sum(int((~torch.isfinite(value)).sum()) for value in values)
+    own = sum(int((~torch.isfinite(value)).sum()) for value in values)
     # Over all ranks, as ZeRO-3 shards over all of them: one that found nothing would save and wait for the rest.
-    bad = all_reduce_sums([bad], torch.distributed.group.WORLD).item()
+    bad = all_reduce_sums([own], torch.distributed.group.WORLD).item()
     if bad:
         raise FloatingPointError(
             f"{bad:.0f} values in the {name}'s parameters are not finite, and the {unwritten} was not written: "
@@ -79,7 +80,7 @@ def _is_about_files(error: Exception) -> bool:
     return "inline_container.cc" in str(error)
 
 
-def own_values(parameter: torch.nn.Parameter) -> torch.Tensor:
+def own_values(parameter: Any) -> torch.Tensor:
     """What this rank holds of a parameter: its share under ZeRO-3, less the padding, which nobody initialises."""
     if not hasattr(parameter, "ds_tensor"):
         return parameter

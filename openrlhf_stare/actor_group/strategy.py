@@ -55,6 +55,7 @@ class CheckpointedStrategy(DeepspeedStrategy):
                 notice(sentence)
             if tag is None:
                 return None, {}
+            checkpoints.refuse_other_type(Path(load_dir, tag), self.param_dtype)
         return super().load_ckpt(model, load_dir, tag, **options)
 
     def _resume_point(self) -> tuple[str | None, str]:

@@ -52,14 +52,15 @@ class TargetTrainer(PolicyTrainer):
         self.dynamic = strategy.args.train.dynamic_batch_enable
         # OpenRLHF has DeepSpeed average over the micro-batches of a step, and add up dynamic ones.
         accumulated = 1 if self.dynamic else strategy.accumulated_gradient
-        self.actor_loss_fn = TargetPolicyLoss(self.tpo, self.samples_per_prompt, accumulated)
+        self.target_loss = TargetPolicyLoss(self.tpo, self.samples_per_prompt, accumulated)
+        self.actor_loss_fn = self.target_loss
         self.two_stages = self.dynamic or self.micro_train_batch_size % self.samples_per_prompt > 0
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
         self.rollout, figures = self._opened_rollout()
         with replaced("openrlhf.trainer.ray.ppo_actor.DataLoader", self._data_loader):
             status = super().ppo_train(kl_ctl)
-        fit_kl = all_reduce_sums([self.actor_loss_fn.take_fit_kl()], self.dp_group).item()
+        fit_kl = all_reduce_sums([self.target_loss.take_fit_kl()], self.dp_group).item()
         return status | figures | {"tpo/fit_kl": fit_kl / max(float(self.rollout.prompts_trained), 1)}
 
     def training_step(
@@ -67,7 +68,7 @@ class TargetTrainer(PolicyTrainer):
     ) -> dict[str, Any]:
         if not self.rollout.step_ahead:
             self._open_step(self.rollout, step)
-        self.actor_loss_fn.open_micro_batch(*self.rollout.step_ahead.pop(0))
+        self.target_loss.open_micro_batch(*self.rollout.step_ahead.pop(0))
         return super().training_step(experience, kl_ctl, step, loss_batch_info)
 
     def _data_loader(self, buffer: Any, batch_size: int, shuffle: bool, drop_last: bool, **options) -> DataLoader:

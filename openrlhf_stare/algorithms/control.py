@@ -239,6 +239,10 @@ class EntropyController:
         for name, value in state.items():
             setattr(self, name, dict(value) if name == "values" else value)
 
+    def count_anew(self) -> None:
+        """Forget for how many rollouts the entropy has been too low, so that a remedy has its time to act."""
+        self.low_rollouts = 0
+
 
 def _names(state: dict) -> set[str]:
     return {*state, *(f"values.{name}" for name in state.get("values", ()))}

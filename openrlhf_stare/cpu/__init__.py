@@ -15,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_stare import replacing
+from openrlhf_stare.cpu import precision, threads
+from openrlhf_stare.notices import notice
 from openrlhf_stare.rules import Finding
 
 
@@ -22,7 +24,8 @@ def environment() -> dict[str, str]:
     """The variables that every process of a job needs here; a value that is set already wins."""
     defaults = {
         "DS_ACCELERATOR": "cpu",
-        # Ranks and engine share the cores: one thread each is faster than all of them competing.
+        precision.VARIABLE: precision.chosen(),
+        # Of what is neither rank nor engine, nor has had its threads chosen yet.
         "OMP_NUM_THREADS": "1",
         # GiB. Without it vLLM budgets from one NUMA node and may refuse to start.
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -32,7 +35,14 @@ def environment() -> dict[str, str]:
         # vLLM's CPU sampler would compile a function with g++ at the first token, and dies where there is none.
         "TORCH_COMPILE_DISABLE": "1",
     }
+    if "OMP_NUM_THREADS" not in os.environ or threads.VARIABLE in os.environ:
+        defaults[threads.VARIABLE] = "1,1"
     return {name: os.environ.get(name, value) for name, value in defaults.items()}
+
+
+def float32() -> bool:
+    """Whether models compute in float32 here, whatever `--ds.param_dtype` says."""
+    return precision.chosen() == precision.FLOAT32
 
 
 def needs_a_gpu(args: SimpleNamespace) -> Iterator[Finding]:
@@ -70,10 +80,19 @@ def head_sizes() -> list[int]:
 
 
 def set_arguments(args: SimpleNamespace) -> None:
-    """Give the flags that have one possible value on a CPU that value, once OpenRLHF has checked and adjusted them."""
+    """Give the flags that have one possible value on a CPU that value, once OpenRLHF has checked and adjusted them.
+
+    Where models compute in float32 `args.ds.param_dtype` becomes "fp32", from which the type of all that trains
+    follows; `args.ds.saved_dtype` is the flag's.
+    """
     args.ds.attn_implementation = "sdpa"  # flash attention is a GPU kernel
     args.vllm.enforce_eager = True  # there is no CUDA graph to capture
     args.vllm.sync_backend = "gloo"
+    args.ds.saved_dtype = args.ds.param_dtype
+    if float32():
+        args.ds.param_dtype = precision.SHORT[precision.FLOAT32]
+        notice(precision.sentence())
+    threads.set_for_job(args)
 
 
 _installed = False

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
 import openrlhf.trainer.ray.vllm_engine as vllm_engine
 
+from openrlhf_stare.cpu import precision, threads
 from openrlhf_stare.replacing import plain_class
 
 
 class CpuRolloutActor(plain_class(vllm_engine.RolloutRayActor)):
     """The engine's actor, which proves that our changes are in place in vLLM's worker.
 
-    vLLM only logs a plugin that fails or is filtered, and the engine would then train on stale weights.
+    vLLM only logs a plugin that fails or is filtered, and the engine would then train on stale weights. OpenRLHF's
+    engines hold their weights in bfloat16; this one computes in the type that the ranks do.
     """
 
     async def __init__(self, *args, **kwargs):
-        await super().__init__(*args, **kwargs)
+        if number := threads.of(threads.OF_ENGINE):
+            os.environ["OMP_NUM_THREADS"] = str(number)  # vLLM's process has this one's environment
+        await super().__init__(*args, **{**kwargs, "dtype": precision.chosen()})
         remedy = "let vLLM load the plugin openrlhf_stare (VLLM_PLUGINS filters it?), or set no VLLM_PLUGINS"
         try:
             answers = await self.llm.collective_rpc("repacked_layers")

@@ -36,6 +36,7 @@ def check(args: SimpleNamespace) -> list[str]:
         _shared_gpus(args),
         _reward_url(args),
         _what_cannot_train(args),
+        _fused_head(args),
         tools.cannot_run(args),
     )
     return [str(warning) for warning in _warnings(args)]
@@ -46,7 +47,8 @@ def _check_options(args: SimpleNamespace) -> None:
     own = args.policy_loss if args.policy_loss.endswith(".py") else None
     for part, config in (CONFIGS | method_options(own)).items():
         try:
-            config(**given(args, part))
+            known = {field.name for field in dataclasses.fields(config)}  # OpenRLHF has options of an actor, too
+            config(**{option: value for option, value in given(args, part).items() if option in known})
         except ValueError as error:
             raise UsageError(f"--{part}.{error}") from None
     try:
@@ -143,6 +145,22 @@ def _entropy_and_method(args: SimpleNamespace) -> Iterator[Finding]:
         )
 
 
+def _fused_head(args: SimpleNamespace) -> Iterator[Finding]:
+    if not args.actor.fused_head:
+        return
+    for flag, is_given, cause in (
+        (
+            f"--ds.tensor_parallel_size {args.ds.tensor_parallel_size}",
+            args.ds.tensor_parallel_size > 1,
+            "whose head has the whole vocabulary",
+        ),
+        ("--ds.load_in_4bit", args.ds.load_in_4bit, "whose head has plain weights"),
+        ("--ds.deepcompile", args.ds.deepcompile, "which it does not compile"),
+    ):
+        if is_given:
+            yield Finding(flag, f"does not go with --actor.fused_head, {cause}", "leave one of the two out")
+
+
 def _sr_grpo(args: SimpleNamespace) -> Iterator[Finding]:
     if args.algo.advantage.estimator != "sr_grpo":
         return
@@ -165,6 +183,10 @@ def _numbers(args: SimpleNamespace) -> Iterator[Finding]:
     """The flags of the command itself."""
     if args.eval_top_p is not None and not 0 < args.eval_top_p <= 1:
         yield Finding(f"--eval_top_p {args.eval_top_p:g}", "is outside (0, 1]", "give a share such as 0.7")
+    fewest, most = args.rollout.min_new_tokens, args.rollout.max_new_tokens
+    if fewest < 0 or (most is not None and fewest > most):
+        within = "0 or more" if most is None else f"between 0 and --rollout.max_new_tokens {most}"
+        yield Finding(f"--rollout.min_new_tokens {fewest}", f"is not {within}", "give 0")
     if args.dry_run and not args.preflight:
         yield Finding("--dry-run", "goes with --preflight", "give both, or leave it out to train")
     if args.wait_for_resources is not None and not args.wait_for_resources >= 0:

@@ -92,6 +92,8 @@ def model(args: SimpleNamespace) -> str:
             f"--actor.model_name_or_path {name} has attention heads of the size {head}, and vLLM's CPU engine takes "
             f"{', '.join(map(str, sizes))}: use another model, or a machine with a GPU"
         )
+    if args.actor.fused_head:
+        _refuse_with_fused_head(name, config)
     positions = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
     allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") not in ("", "0")
@@ -104,6 +106,17 @@ def model(args: SimpleNamespace) -> str:
     if args.data.apply_chat_template and not tokenizer.chat_template:
         raise UsageError(f"--data.apply_chat_template finds no chat template in {name}: leave the flag out")
     return f"{name} ({config.model_type}, {positions} positions)"
+
+
+def _refuse_with_fused_head(name: str, config) -> None:
+    if hasattr(config, "vision_config"):
+        raise UsageError(f"--actor.fused_head does not go with {name}, which sees images: leave it out")
+    from openrlhf_stare.algorithms.fused_head import Logits  # which takes torch along
+
+    try:
+        Logits.of_model(config)
+    except ValueError as error:
+        raise UsageError(f"--actor.fused_head does not go with {name} ({error}): leave it out") from None
 
 
 def _config_and_tokenizer(name: str) -> tuple:

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import sys
 
+from openrlhf_stare.actor_group.config import ActorConfig
 from openrlhf_stare.algorithms.control import EntropyControl
 from openrlhf_stare.driver import command, console, seams
 from openrlhf_stare.methods import base
@@ -19,7 +20,13 @@ from openrlhf_stare.tpo.target import TpoConfig
 
 POLICY_LOSS = "stare"  # the default
 # First part of a flag -> where its options are, for what is no method.
-CONFIGS = {"tpo": TpoConfig, "sr_grpo": SrGrpoConfig, "tool": ToolConfig, "failed_rewards": FailedRewards}
+CONFIGS: dict[str, type[Options]] = {
+    "actor": ActorConfig,
+    "tpo": TpoConfig,
+    "sr_grpo": SrGrpoConfig,
+    "tool": ToolConfig,
+    "failed_rewards": FailedRewards,
+}
 ESTIMATOR = "--algo.advantage.estimator"
 
 
@@ -81,6 +88,7 @@ def add_flags(parser: argparse.ArgumentParser, own: str | None = None) -> None:
         default=argparse.SUPPRESS,
         help=f"short form of {ESTIMATOR}; sr_grpo, which is ours, gives every response of a prompt their soft reward",
     )
+    _add_min_new_tokens(parser, group)
     group.add_argument(
         "--eval_top_p",
         type=float,
@@ -122,6 +130,20 @@ def _add_flags_of_the_start(group: argparse._ArgumentGroup) -> None:
         help=f"take an OpenRLHF of another version than {' or '.join(seams.SUPPORTED)}, as long as it has all that is "
         "held on to (docs/substitutions.md)",
     )
+
+
+def _add_min_new_tokens(parser: argparse.ArgumentParser, group: argparse._ArgumentGroup) -> None:
+    added = group.add_argument(
+        "--rollout.min_new_tokens",
+        type=int,
+        default=1,
+        metavar="N",
+        help="tokens before the end token may be sampled; above 0 the engine samples from another distribution than "
+        "the policy's (default: %(default)s, what OpenRLHF asks for)",
+    )
+    # It begins like flags of OpenRLHF's, whose abbreviations keep their meaning.
+    by_prefix = parser._get_option_tuples
+    parser._get_option_tuples = lambda word: [found for found in by_prefix(word) if found[0] is not added]
 
 
 def _answer_with_one_line(parser: argparse.ArgumentParser) -> None:

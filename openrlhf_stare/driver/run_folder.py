@@ -32,7 +32,8 @@ def check(args: SimpleNamespace) -> str | None:
         With `--ckpt.load_enable` and nothing to resume from, what to tell the user, a sentence; else None.
 
     Raises:
-        UsageError: without `--ckpt.load_enable` there are some, of another run; with it all are damaged.
+        UsageError: without `--ckpt.load_enable` there are some, of another run; with it all are damaged, or of a job
+            that computed in another type.
     """
     folders = checkpoints.model_folders(args)
     if not args.ckpt.load_enable:
@@ -49,6 +50,7 @@ def check(args: SimpleNamespace) -> str | None:
     except checkpoints.NoCompleteCheckpoint as error:
         raise UsageError(str(error)) from None
     if tag is not None:
+        checkpoints.refuse_other_type(folders[0] / tag, args.ds.param_dtype)
         return None
     sibling = similar_folder(Path(args.ckpt.path))
     return f"{sentence} (there are checkpoints in {sibling}: was that meant?)" if sibling else sentence

@@ -56,8 +56,12 @@ class Call:
     task: bytes
     state: int  # Ray's, the latest
     actor: str  # hex
-    actor_class: str
-    method: str
+    model: str  # OpenRLHF's class, a key of `deaths.NAMES`
+    name: str  # CLASS.method, where the class may be ours
+
+    @property
+    def method(self) -> str:
+        return self.name.rpartition(".")[2]
 
 
 class Watch:
@@ -95,6 +99,7 @@ def told() -> Iterator[None]:
         yield
     finally:
         over.set()
+        thread.join(2 * LOOK_SECONDS)  # Ray is shut down next
 
 
 def _look_now_and_then(over: threading.Event) -> None:
@@ -113,20 +118,28 @@ def _look_now_and_then(over: threading.Event) -> None:
 def unfinished_calls() -> frozenset[Call]:
     """The calls of the job's actors of OpenRLHF that have not ended; the trainer's own only if there are no others."""
     ended = [Filters.StateFilter(state=state, predicate=NOT_EQUAL) for state in ("FINISHED", "FAILED")]
-    calls = []
+    table, calls = _actors(), []
     for task in _tasks(state_filters=ended):
-        name, _, method = task.task_info.name.rpartition(".")
-        if name in NAMES and task.state_updates.state_ts_ns:
-            state, actor = max(task.state_updates.state_ts_ns), task.task_info.actor_id.hex()
-            calls.append(Call(task.task_id, state, actor, name, method))
-    return frozenset([call for call in calls if call.actor_class not in CALLERS] or calls)
+        actor, states = task.task_info.actor_id.hex(), task.state_updates.state_ts_ns
+        model = table.get(actor, {}).get("ActorClassName")
+        if model in NAMES and states:
+            calls.append(Call(task.task_id, max(states), actor, model, task.task_info.name))
+    return frozenset([call for call in calls if call.model not in CALLERS] or calls)
 
 
-def ranks(name: str) -> dict[str, int]:
-    """Actor -> rank of the actors of a class: OpenRLHF makes them one after the other."""
-    created = _tasks(task_name_filters=[Filters.TaskNameFilter(task_name=f"{name}.__init__", predicate=EQUAL)])
-    asked = sorted(created, key=lambda task: min(task.state_updates.state_ts_ns.values(), default=0))
-    return {task.task_info.actor_id.hex(): rank for rank, task in enumerate(asked)}
+def ranks(calls: frozenset[Call]) -> dict[str, int]:
+    """Actor -> rank, of the calls' actors and their like. OpenRLHF makes those of a model one after the other."""
+    found = {}
+    for name in {call.name.rpartition(".")[0] for call in calls}:
+        created = _tasks(task_name_filters=[Filters.TaskNameFilter(task_name=f"{name}.__init__", predicate=EQUAL)])
+        made = sorted(created, key=lambda task: min(task.state_updates.state_ts_ns.values(), default=0))
+        found |= {task.task_info.actor_id.hex(): rank for rank, task in enumerate(made)}
+    return found
+
+
+def _actors() -> dict[str, dict]:
+    """Ray's table of the job's actors."""
+    return actors(job_id=ray.JobID.from_hex(ray.get_runtime_context().get_job_id()))
 
 
 def _tasks(**filters: list) -> list:
@@ -134,34 +147,40 @@ def _tasks(**filters: list) -> list:
     context = ray.get_runtime_context()
     of_job = Filters.JobIdFilter(job_id=bytes.fromhex(context.get_job_id()), predicate=EQUAL)
     request = GetTaskEventsRequest(filters=Filters(exclude_driver=True, job_filters=[of_job], **filters))
-    stub = TaskInfoGcsServiceStub(create_gcs_channel(context.gcs_address))
-    return list(stub.GetTaskEvents(request, timeout=LOOK_SECONDS).events_by_task)
+    with create_gcs_channel(context.gcs_address) as channel:
+        reply = TaskInfoGcsServiceStub(channel).GetTaskEvents(request, timeout=LOOK_SECONDS)
+    return list(reply.events_by_task)
 
 
 def phase_of(calls: frozenset[Call]) -> str:
     """What the calls are for; "" for none."""
-    phases = {PHASES.get(call.method, call.method) for call in calls if call.actor_class not in CALLERS}
+    phases = {PHASES.get(call.method, call.method) for call in calls if call.model not in CALLERS}
     return " and ".join(sorted(phases)) or ("the trainer's own work" if calls else "")
 
 
 def sentence(calls: frozenset[Call], seconds: float) -> str:
     """What is waited for: the phase, and the ranks."""
-    job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
-    table = actors(job_id=job)
-    here, found = ray.util.get_node_ip_address(), []
-    for name in {call.actor_class for call in calls}:
-        numbers = ranks(name)
-        for actor in {call.actor for call in calls if call.actor_class == name}:
-            row, number = table[actor], numbers.get(actor)
-            address = row["Address"]["IPAddress"]
-            state = STATES.get(process_state(row["Pid"])) if address == here else None
-            who = NAMES[name].partition(" ")[2] if number is not None else NAMES[name]
-            number = "" if number is None else f" {number}"
-            why = f"; {state}" if state else ""
-            found.append((not state, f"{who}{number} (process {row['Pid']} on {address}{why})"))
-    names = [who for _, who in sorted(found)]
+    table, numbers, here, found = _actors(), ranks(calls), ray.util.get_node_ip_address(), []
+    for actor, model in {(call.actor, call.model) for call in calls}:
+        pid, address = table[actor]["Pid"], table[actor]["Address"]["IPAddress"]
+        state = STATES.get(process_state(pid)) if address == here else None
+        why = f"; {state}" if state else ""
+        # Those first whose state says why they do nothing.
+        found.append(
+            (not why, numbers.get(actor, 0), f"{_name(model, actor, numbers)} (process {pid} on {address}{why})")
+        )
+    names = [who for *_, who in sorted(found)]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"No progress for {seconds:.0f} s in {phase_of(calls)}: waiting for {', '.join(names[:SHOWN])}{more}"
+    return f"No answer for {seconds:.0f} s in {phase_of(calls)}: waiting for {', '.join(names[:SHOWN])}{more}"
+
+
+def _name(model: str, actor: str, numbers: dict[str, int]) -> str:
+    """Such as `actor rank 1`, `rank 0 of the critic`, `vLLM engine 0` and `the trainer`."""
+    if model in CALLERS:
+        return NAMES[model]
+    words, number = NAMES[model].split()[1:], str(numbers.get(actor, "?"))
+    words.insert(words.index("rank") + 1 if "rank" in words else len(words), number)
+    return " ".join(words)
 
 
 def process_state(pid: int) -> str | None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WITHOUT_METHOD = ("openrlhf", "tpo")  # the values of --policy_loss that are no method
+OWN_MODULE = "openrlhf_stare_own_"  # the beginning of the module's name of a file of the user's own
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def load(path: str | Path) -> type[Method]:
             f"--policy_loss {path} cannot give its method the name {path.stem}: give the file a name of letters, "
             "digits and _ that no method has"
         )
-    spec = importlib.util.spec_from_file_location(f"openrlhf_stare_own_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"{OWN_MODULE}{path.stem}", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where a dataclass looks for its own
     try:
         spec.loader.exec_module(module)

@@ -1,7 +1,7 @@
 """Reads a run's folder: its TensorBoard logs and its token record. The only reader of such logs here.
 
-Each start of a job opens a new log, and a resume goes back to the last checkpoint. So of the values logged for one
-step the latest counts, and likewise of the recorded responses.
+Each start of a job opens a new log, and a resume goes back to a checkpoint. What was logged before from that step on
+was given up, and does not count, and likewise of the recorded responses.
 """
 
 from __future__ import annotations
@@ -180,8 +180,13 @@ def _read_logs(files: list[Path], notes: list[str]) -> tuple[dict[str, Series], 
             logs.append((start, min(steps), max(steps)))
     scalars = {}
     for tag, values in latest.items():
-        steps = sorted(values)
-        scalars[tag] = Series(np.array(steps), np.array([values[step][1] for step in steps], dtype=float))
+        given_up = {
+            step
+            for step, (time, _) in values.items()
+            if any(time < start and first <= step for start, first, _ in logs)
+        }
+        if steps := sorted(values.keys() - given_up):
+            scalars[tag] = Series(np.array(steps), np.array([values[step][1] for step in steps], dtype=float))
     return scalars, [(first, last) for _, first, last in sorted(logs)]
 
 
@@ -216,8 +221,9 @@ def _read_records(files: list[Path], notes: list[str]) -> dict[int, list[Respons
             notes.append(f"{unreadable} of the lines of {file.name} could not be read")
     responses: dict[int, list[Response]] = {}
     written.sort(key=lambda entry: entry[0])
-    # The lines of a rollout have one time; where a step comes again, a resumed run has repeated it.
+    # The lines of a rollout have one time. Where a step comes that is not a new one, a run was resumed before it.
     for (step, _), entries in groupby(written, key=lambda entry: (entry[1].step, entry[0])):
+        responses = {before: recorded for before, recorded in responses.items() if before < step}
         responses[step] = [response for _, response in entries]
     return dict(sorted(responses.items()))
 

@@ -1,7 +1,8 @@
 """The reward for mathematics, 1 for a right answer and 0 for a wrong one: a file for OpenRLHF's `--reward.remote_url`.
 
-The answer is what the last `\\boxed{…}` of the response holds. math-verify compares it with the label, in a few
-processes that live as long as this one. An answer that hangs or crashes the verifier costs itself only.
+The answer is what the last `\\boxed{…}` of the response holds, outside of code and of what a tool printed. math-verify
+compares it with the label, in a few processes that live as long as this one. An answer that hangs or crashes the
+verifier costs itself only.
 
 OpenRLHF loads this file in each of its rollout actors and calls `reward_func` in threads, with one response a call.
 """
@@ -13,6 +14,8 @@ import json
 import logging
 import math
 import queue
+import re
+import select
 import signal
 import subprocess
 import sys
@@ -22,8 +25,15 @@ from pathlib import Path
 import torch
 
 SECONDS = 5.0  # wall-clock time for one answer; most take a few milliseconds
+SECONDS_OVER = 5.0  # after which a verifier is killed that does not end itself, as one that is stopped cannot
+SECONDS_TO_START = 120.0  # of a verifier on a machine with much to do
+LONGEST = 1 << 15  # bytes of a question for the verifier: fewer than a pipe takes while nobody reads it
 WORKERS = 4  # verifiers of each rollout actor, started as they are needed
 TAIL = 32  # letters of a prompt by which its end is known
+
+# A block with a language, or one of a tool's output, up to the fence that ends it or the end of the text. Another
+# block's first fence does not end it.
+BLOCK = re.compile(r"```\w[^\s`]*\n.*?(?:(?<=\n)```(?!\w[^\s`]*\n)|\Z)", re.DOTALL)
 
 if importlib.util.find_spec("math_verify") is None:
     raise ModuleNotFoundError('math-verify is not installed: pip install "openrlhf-stare[math]"', name="math_verify")
@@ -74,15 +84,20 @@ def is_right(label: str, answer: str) -> bool | None:
     """Whether the answer equals the label; None: the verifier hung or crashed over it, which is logged."""
     if answer == label:
         return True
+    question = json.dumps([label, answer])
+    if len(question) > LONGEST:
+        return False
     worker = _idle.get()
     try:
         if worker is None or worker.poll() is not None:
             command = [sys.executable, str(_WORKER), str(SECONDS)]
             worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        print(json.dumps([label, answer]), file=worker.stdin, flush=True)
-        reply = worker.stdout.readline()
+            _reply(worker, SECONDS_TO_START)
+        print(question, file=worker.stdin, flush=True)
+        reply = _reply(worker, SECONDS + SECONDS_OVER)
         if not reply:
-            ended = "took too long" if worker.wait() == -signal.SIGALRM else f"ended with status {worker.returncode}"
+            slow = worker.wait() == -signal.SIGALRM
+            ended = "took too long" if slow else f"ended with status {worker.returncode}"
             _log.warning("The verifier %s over %.200r, which gets no reward", ended, answer)
         return json.loads(reply) if reply else None
     except OSError as error:
@@ -90,6 +105,15 @@ def is_right(label: str, answer: str) -> bool | None:
         return None
     finally:
         _idle.put(worker)
+
+
+def _reply(worker: subprocess.Popen, seconds: float) -> str:
+    """The verifier's next line; nothing if it has ended, or has been killed because it let that time pass."""
+    ready = select.poll()
+    ready.register(worker.stdout, select.POLLIN)
+    if not ready.poll(1000 * seconds):
+        worker.kill()
+    return worker.stdout.readline()
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> dict:
@@ -108,7 +132,7 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> di
         the verifier hung or crashed over it.
     """
     responses = [response_of(query, prompt) for query, prompt in zip(queries, prompts, strict=True)]
-    answers = [None if response is None else last_boxed(response) for response in responses]
+    answers = [None if response is None else last_boxed(BLOCK.sub("", response)) for response in responses]
     rights = [text_of(label) for label in labels]
     verdicts = [
         False if answer is None or right is None else is_right(right, answer)

@@ -8,6 +8,11 @@
   unequal numbers of passes, or the last one gets none, and under ZeRO-3 the job hangs in a collective. Here what is
   too much is left out.
 - OpenRLHF's evaluation has its own temperature, and the training's top-p. Here `--eval_top_p` holds for it.
+- OpenRLHF asks for one token before the end token. So the engine forbids the end token in the first place of every
+  response and gives its probability to the others, and the policy is never told. What the policy puts on the end there
+  is never sampled and never pushed down: entropy and importance weights are those of a distribution that nobody
+  samples from, `vllm_kl` grows by -log(1 - p_end) on each first token, and the saved model may answer with nothing.
+  Here `--rollout.min_new_tokens` says how many, in training and in evaluation.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from openrlhf_stare.notices import notice
 
 
 class StareSamplesGenerator(samples_generator.SamplesGenerator):
-    """OpenRLHF's `SamplesGenerator` with the three changes above."""
+    """OpenRLHF's `SamplesGenerator` with the changes above."""
 
     def generate_samples(self, **generate_kwargs):
         samples, pass_rate, prompts_consumed, exhausted = super().generate_samples(**generate_kwargs)
@@ -42,6 +47,10 @@ class StareSamplesGenerator(samples_generator.SamplesGenerator):
         samples = super().generate_eval_samples(**generate_kwargs)
         size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
         return with_finite_rewards(samples, size)
+
+    def _dispatch_prompts_to_vllm(self, *prompts, **generate_kwargs) -> list:
+        generate_kwargs["min_new_tokens"] = self.args.rollout.min_new_tokens
+        return super()._dispatch_prompts_to_vllm(*prompts, **generate_kwargs)
 
     def _process_response_into_experience(self, response, **generate_kwargs):
         if self.args.reward.remote_url:  # else a reward model gives it later

@@ -17,8 +17,8 @@ An exception in an agent ends OpenRLHF's whole job. So a failure of the tool is 
 output, and a failure of the reward function costs its response: the reward is NaN, which our guard leaves out of
 training.
 
-What a program prints is data to the policy. Control tokens of the chat format and fences in it are broken, so that it
-can neither end its block nor the turn.
+What a program prints is data to the policy. Control tokens of the chat format and fences in it are broken, in the form
+that the tokenizer's normalizer gives it, so that it can neither end its block nor the turn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from functools import partial
@@ -45,15 +46,23 @@ from openrlhf_stare.tools.config import ToolConfig
 FENCE = "```"
 # Where generation pauses: the fence below a block. A Python block's first fence is another, as its line goes on.
 END_OF_BLOCK = "\n```\n"
+WITHHELD = "[the output is withheld: the tokenizer would read control tokens in it]"
 # A Python block at the end of a turn, perhaps with the end token of a model that stops there by itself.
 PROGRAM = re.compile(r"```python\n((?:(?!```).)*\n)```(?:\s*<[^<>\s]+>)?\Z", re.DOTALL)
 
 
 class PythonTool(AgentInstanceBase):
-    """The environment of one response. `control` are the strings that its tokenizer makes control tokens of."""
+    """The environment of one response. `control` are the strings that its tokenizer makes control tokens of, and
+    `normalize` is what it makes of a text first."""
 
-    def __init__(self, config: ToolConfig, pool: ThreadPoolExecutor, control: Iterable[str] = ()) -> None:
-        self.config, self.pool, self.control = config, pool, control
+    def __init__(
+        self,
+        config: ToolConfig,
+        pool: ThreadPoolExecutor,
+        control: Iterable[str] = (),
+        normalize: Callable[[str], str] = str,
+    ) -> None:
+        self.config, self.pool, self.control, self.normalize = config, pool, control, normalize
         self.calls = self.failures = 0
 
     async def step(self, state_dict: dict, **kwargs) -> dict:
@@ -86,7 +95,7 @@ class PythonTool(AgentInstanceBase):
             outcome = sandbox.Outcome(f"[the tool could not run this: {error!r}]\n", failed=True)
         self.failures += outcome.failed
         output = outcome.output or "[no output: print what you want to see]"
-        output = harmless(output, self.control)
+        output = harmless(output, self.control, self.normalize)
         return f"```output\n{output.removesuffix(chr(10))}{END_OF_BLOCK}"
 
 
@@ -112,7 +121,9 @@ class AgentExecutor(MultiTurnAgentExecutor):
     ) -> dict:
         """OpenRLHF's interface: one response to the prompt, with its tokens, the ranges of its actions, its reward."""
         # OpenRLHF makes an instance for each response and hands it no tokenizer.
-        self.agent_instance_cls = partial(PythonTool, self.config, self.pool, control_strings(hf_tokenizer))
+        self.agent_instance_cls = partial(
+            PythonTool, self.config, self.pool, control_strings(hf_tokenizer), normalizer(hf_tokenizer)
+        )
         sampling_params = deepcopy(sampling_params)
         sampling_params.stop, sampling_params.include_stop_str_in_output = [END_OF_BLOCK], True
         response = await super().execute(
@@ -152,14 +163,30 @@ def control_strings(tokenizer) -> list[str]:
     return sorted({*tokenizer.all_special_tokens, *added})
 
 
-def harmless(output: str, control: Iterable[str]) -> str:
-    """The output with a mark after the first character of each fence and control string in it: none is left."""
+def normalizer(tokenizer) -> Callable[[str], str]:
+    """What a tokenizer, or that of a processor, makes of a text before it looks for tokens, such as a Unicode form."""
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    of_its_own = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    return str if of_its_own is None else of_its_own.normalize_str
+
+
+def harmless(output: str, control: Iterable[str], normalize: Callable[[str], str] = str) -> str:
+    """The output, normalized, with a mark after the first character of each fence and control string: none is left.
+
+    Where the tokenizer's normalizer gives another text each time, as one that puts a mark at the start does, Unicode's
+    form of compatibility stands in for it, and an output that holds such a string even so is withheld.
+    """
     strings = {FENCE, *filter(None, control)}
+    strings |= {text for text in map(normalize, strings) if text.strip()}
+    normal = normalize(output)
+    output = normal if normalize(normal) == normal else unicodedata.normalize("NFKC", output)
     # With a character that is in none of them no new one comes about.
-    mark = next(mark for mark in map(chr, range(ord(" "), sys.maxunicode)) if not any(mark in s for s in strings))
+    marks = map(chr, range(ord(" "), sys.maxunicode))
+    mark = next(mark for mark in marks if not any(mark in text for text in strings))
     # Looking ahead finds those too that overlap.
     starts = re.compile(f"(?={'|'.join(map(re.escape, strings))})(.)", re.DOTALL)
-    return starts.sub(lambda start: mark if start[1] in strings else start[1] + mark, output)
+    broken = starts.sub(lambda start: mark if start[1] in strings else start[1] + mark, output)
+    return WITHHELD if starts.search(normalize(broken)) else broken
 
 
 def _number(values) -> float:

@@ -6,6 +6,7 @@ Limits of a process do not count the kernel's memory for it, such as page tables
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import time
@@ -20,6 +21,7 @@ LIMITS = {
 # What a process of one thread writes a 0 to in order to join. Version 1 can move a thread alone, without the wait for
 # the lock on all forks of the machine.
 TO_JOIN = ("tasks", "cgroup.procs")
+NAME = "openrlhf_stare"
 
 
 @contextlib.contextmanager
@@ -36,7 +38,8 @@ def limited(**limits: int) -> Iterator[list[str]]:
             for controller, limit in limits.items():
                 folder, version = _place(controller)
                 if folder not in made:
-                    own = folder / f"openrlhf_stare-{os.getpid()}-{secrets.token_hex(4)}"
+                    _remove_leftovers(folder)
+                    own = folder / f"{NAME}-{_process(os.getpid())}-{secrets.token_hex(4)}"
                     own.mkdir()
                     made[folder] = own, version
                 (made[folder][0] / LIMITS[controller][version - 1]).write_text(str(limit))
@@ -70,6 +73,33 @@ def _place(controller: str) -> tuple[Path, int]:
                 ):
                     return folder, 2
     raise FileNotFoundError(f"no cgroup with the controller {controller}")
+
+
+def _process(pid: int) -> str:
+    """What tells a process from every other: its number, when it started, and in which namespace the number holds.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    # The name, in parentheses, may hold spaces. The time is the 22nd field.
+    started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"{pid}-{started}-{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+@functools.cache  # once for each process
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the cgroups of processes that were killed. Their programs ended with them."""
+    for left in folder.glob(f"{NAME}-*-*-*-*"):
+        pid, _, namespace, _ = left.name.removeprefix(f"{NAME}-").split("-")
+        if namespace != str(os.stat("/proc/self/ns/pid").st_ino):
+            continue
+        with contextlib.suppress(OSError):  # it has gone just now, or has processes after all
+            try:
+                alive = left.name.startswith(f"{NAME}-{_process(int(pid))}-")
+            except FileNotFoundError:
+                alive = False
+            if not alive:
+                left.rmdir()
 
 
 def _remove(folder: Path) -> None:

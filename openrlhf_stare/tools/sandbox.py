@@ -187,8 +187,7 @@ def _watch(command: list[str], config: ToolConfig, **options) -> Outcome:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     text = output.decode("utf-8", "replace")
-    # bubblewrap tells of the program's signal as shells do, and may be killed with it when memory runs out.
-    killed_by = -process.returncode if process.returncode < 0 else process.returncode - 128
+    killed_by = _signal(process.returncode, time.monotonic() - start, config)
     if len(text) > config.output_chars:
         text, note = text[: config.output_chars], f"output cut after {config.output_chars} characters"
     elif note is None and killed_by == signal.SIGXCPU:
@@ -198,6 +197,20 @@ def _watch(command: list[str], config: ToolConfig, **options) -> Outcome:
     if note is None:
         return Outcome(text, failed=process.returncode != 0)
     return Outcome(f"{text}\n[{note}]\n".lstrip("\n"), failed=True)
+
+
+def _signal(status: int, seconds: float, config: ToolConfig) -> int:
+    """The number of the signal that ended a program after some seconds by the clock, 0 for none.
+
+    bubblewrap tells of it as shells do, by 128 more, and may itself be killed with the program when memory runs out. A
+    status that the program gave itself is taken for a signal only where there is such a one and it could have come.
+    """
+    number = -status if status < 0 else status - 128
+    if number not in signal.valid_signals():
+        return 0
+    # Linux tells nobody but bubblewrap how much processor time a program took.
+    most = seconds * min(THREADS, os.cpu_count() or 1)
+    return 0 if number == signal.SIGXCPU and most < config.seconds else number
 
 
 def _seconds_without_a_cpu(pid: int) -> dict[str, float]:

@@ -36,6 +36,11 @@ REFUSED = {
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
+    # A filter of the program's own. The kernel runs each for every call, and thousands of them can lock it up.
+    "seccomp": (317, 277),
     # The memory and the files of another process.
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -50,7 +55,7 @@ REFUSED = {
     "userfaultfd": (323, 282),
     "syslog": (103, 116),
 }
-CLONE, CLONE3, MMAP, CLOSE_RANGE = (56, 220), (435, 435), (9, 222), (436, 436)
+CLONE, CLONE3, MMAP, CLOSE_RANGE, PRCTL = (56, 220), (435, 435), (9, 222), (436, 436), (157, 167)
 SOCKET, SOCKETPAIR, SETSOCKOPT = (41, 198), (53, 199), (54, 208)
 NOT_YET_KNOWN = 463  # from setxattrat on, of Linux 6.13
 X32 = 0x40000000  # from here on, x86-64 has the calls once more, with pointers of 32 bits
@@ -58,6 +63,7 @@ X32 = 0x40000000  # from here on, x86-64 has the calls once more, with pointers 
 # A thread as the C library makes it. With a table of open files of its own it could open as many as the process.
 THREAD = 0x00010000 | 0x00000400  # CLONE_THREAD, CLONE_FILES
 CLOSE_RANGE_UNSHARE = 0x2
+PR_SET_SECCOMP, PR_FUTEX_HASH = 22, 78  # a filter; a table for futexes, of as much memory as the program asks for
 SHARED_AND_OF_NO_FILE = 0x01 | 0x20  # MAP_SHARED, MAP_ANONYMOUS: memory of the kernel's
 # AF_UNIX and AF_NETLINK. AF_VSOCK belongs to no network namespace; those of the internet lead nowhere from here, but
 # their buffers share one limit with the host's.
@@ -81,6 +87,8 @@ def call_filter(machine: str) -> bytes:
     answers += [(CLONE, _by_bits(0, THREAD, {THREAD: ALLOW}, NOT_PERMITTED))]
     answers += [(CLOSE_RANGE, _by_bits(2, CLOSE_RANGE_UNSHARE, {0: ALLOW}, NOT_PERMITTED))]
     answers += [(MMAP, _by_bits(3, SHARED_AND_OF_NO_FILE, {SHARED_AND_OF_NO_FILE: NOT_PERMITTED}, ALLOW))]
+    options = dict.fromkeys((PR_SET_SECCOMP, PR_FUTEX_HASH), NOT_PERMITTED)
+    answers += [(PRCTL, _by_bits(0, 0xFFFFFFFF, options, ALLOW))]
     families = _by_bits(0, 0xFFFFFFFF, dict.fromkeys(SOCKET_FAMILIES, ALLOW), NO_SUCH_FAMILY)
     answers += [(SOCKET, families), (SOCKETPAIR, families)]
     answers += [(SETSOCKOPT, _by_bits(2, 0xFFFFFFFF, dict.fromkeys(SOCKET_BUFFERS, NOT_PERMITTED), ALLOW))]

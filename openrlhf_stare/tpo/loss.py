@@ -14,6 +14,11 @@ class TargetPolicyLoss(torch.nn.Module):
     what the responses of the micro-batch are.
     """
 
+    # Of the micro-batch, see `open_micro_batch`.
+    _target: torch.Tensor
+    _prompts: torch.Tensor | float
+    _group_log_probs: torch.Tensor | None
+
     def __init__(self, tpo: TpoConfig, samples_per_prompt: int, accumulated: int = 1) -> None:
         """`accumulated`: the micro-batches of an optimizer step if the trainer averages their losses; 1 if it adds."""
         super().__init__()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 import os
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -44,12 +43,7 @@ class ReadableActor(StarePolicyActor):
     """The policy actor with doors to read what it holds."""
 
     def init_model_from_pretrained(self, strategy, *args) -> None:
-        whole = nullcontext()
-        if strategy.args.float32:
-            strategy.param_dtype = strategy.args.ds.param_dtype = "fp32"  # OpenRLHF's flag knows two others only
-            whole = patch("openrlhf.utils.utils.convert_to_torch_dtype", lambda name: torch.float32)
-        with whole:
-            super().init_model_from_pretrained(strategy, *args)
+        super().init_model_from_pretrained(strategy, *args)
         self.passes = 0
         self.actor.register_forward_hook(self._count)
 
@@ -183,16 +177,12 @@ class ActorGroup:
         if flags is not None:
             self.start(flags)
 
-    def start(self, flags: list[str], float32: bool = False) -> None:
-        """Load the model and set up DeepSpeed, as at the start of a job. What was trained before is gone.
-
-        With `float32` no difference between two ways to train is bfloat16's rounding.
-        """
+    def start(self, flags: list[str]) -> None:
+        """Load the model and set up DeepSpeed, as at the start of a job. What was trained before is gone."""
         from openrlhf.utils import get_strategy
 
         ranks_flags = ["--actor.num_gpus_per_node", str(self.ranks), "--actor.model_name_or_path", self.model]
         self.args = parse([*FLAGS, *ranks_flags, *flags])
-        self.args.float32 = float32
         strategy = get_strategy(self.args)
         ray.get(self.group.async_init_model_from_pretrained(strategy, self.model, self.max_steps, None))
 

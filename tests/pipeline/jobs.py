@@ -41,8 +41,8 @@ FIGURES = CONTROL_FIGURES | {
 # DeepSpeed's grad norm for two groups whose norms it could not compute: the sign of the race in ZeRO-3's gather.
 PLACEHOLDER_GRAD_NORM = math.sqrt(2)
 # Bounds of |vllm_kl|: vLLM's log-probs of the tokens it sampled against the actor's. Stale weights in the engine show
-# here; asynchronous generation samples with weights of a step or two before.
-ON_POLICY_KL, OFF_POLICY_KL = 0.01, 0.03
+# here, a single one in float32; asynchronous generation samples with weights of a step or two before.
+ON_POLICY_KL, BFLOAT16_KL, OFF_POLICY_KL = 1e-6, 0.01, 0.03
 MARK = "STARE_TEST_JOB"  # inherited by every process of a job: Ray's daemons and workers, vLLM's processes
 # On a running cluster they inherit the cluster's, and bear these titles.
 OF_A_JOB = re.compile("ray::(Policy|Critic|Reference|Rollout|Stare|PPO|Training|GenerateSamples|VLLMLock)|VLLM::")
@@ -82,6 +82,7 @@ def job_flags(model: Path, run: Path, *, prompts: int = 4, samples: int = 8, mic
         --actor.model_name_or_path {model}/model --data.prompt_dataset {model}/prompts.jsonl --data.input_key input
         --data.label_key label --data.max_len 32 --reward.remote_url {ROOT}/launch/addends/reward.py
         --rollout.batch_size {prompts} --rollout.n_samples_per_prompt {samples} --rollout.max_new_tokens 8
+        --rollout.min_new_tokens 0
         --rollout.micro_batch_size {micro_batch} --train.batch_size {prompts * samples}
         --train.micro_batch_size {micro_batch} --advantage_estimator group_norm --algo.kl.init_coef 0
         --algo.advantage.is_correction_level token --actor.adam.lr 3e-4 --actor.lr_scheduler constant

@@ -77,7 +77,7 @@ def in_one_process(model: str, epochs: int = EPOCHS) -> tuple[dict[str, torch.Te
 
 def train(group: ActorGroup, flags: list[str]) -> tuple[dict[str, torch.Tensor], list[dict]]:
     """The weights after the training and the status of every rank, the data going OpenRLHF's way to the ranks."""
-    group.start([*FLAGS, *flags], float32=True)
+    group.start([*FLAGS, *flags])
     maker = SimpleNamespace(args=group.args, tokenizer=SimpleNamespace(pad_token_id=0))
     batches = RemoteExperienceMaker.split_rollout_samples(maker, rollout(group.model))
     group.forward(batches)

@@ -5,6 +5,7 @@ the one of a rank. A policy that collapses or diverges ends its job in test_jobs
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,13 +34,23 @@ def test_a_job_that_loses_a_process_ends_and_names_it(addends, tmp_path, cluster
 
 
 def test_a_driver_that_waits_for_a_process_that_waits_for_the_dead_is_ended(tmp_path):
-    """Ray tells such a driver nothing: the live actor never answers, and nobody asked the dead one for a result."""
+    """Ray tells such a driver nothing: the live actor never answers, and nobody asked the dead one for a result.
+
+    Before that it waits for one that is stopped, and is told which.
+    """
     command = [sys.executable, str(Path(__file__).with_name("waiting_driver.py"))]
     job = run_job([], tmp_path, timeout=60, command=command, env={"PYTHONPATH": str(ROOT)})
     assert job.status == 1 and not job.left_over
     assert "after the environment: None" in job.output  # a user's own actor may end
     assert last_line(job).startswith("train_ray: error: a vLLM engine (RolloutRayActor, process ")
     assert "KeyboardInterrupt" not in job.output
+    waits = re.findall(r"^openrlhf-stare: No answer for \d+ s in training: waiting for (.*)", job.output, re.MULTILINE)
+    first, second, _ = re.search(r"^ranks \[(\d+), (\d+), (\d+)\]", job.output, re.MULTILINE).groups()
+    address = re.search(r"\(process \d+ on ([\d.]+)", waits[0])[1]
+    assert waits == [
+        f"actor rank 1 (process {second} on {address}; stopped, as by SIGSTOP), "
+        f"actor rank 0 (process {first} on {address})"
+    ]
 
 
 def test_a_terminated_driver_says_so_and_takes_its_ray_along(tmp_path):

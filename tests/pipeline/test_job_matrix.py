@@ -71,7 +71,7 @@ def test_clip_cov_sr_grpo_and_adaptive_in_partial_rollouts_with_dynamic_batches_
         assert f"'soft_advantage_mean': {mean}," in (tmp_path / "checkpoints/output.log").read_text()
 
 
-def test_filtering_reference_model_kl_loss_zero2_ema_entropy_bonus_gradient_checkpointing_pi(
+def test_filtering_reference_model_kl_loss_zero2_offload_ema_entropy_bonus_checkpointing_pi_fused_head(
     addends, tmp_path, cluster
 ):
     prompts = (addends / "prompts.jsonl").read_text().splitlines()[:30]
@@ -79,9 +79,9 @@ def test_filtering_reference_model_kl_loss_zero2_ema_entropy_bonus_gradient_chec
     assert odd == 14  # three rollouts of four prompts; the last two prompts fill none
     flags = [*job_flags(addends, tmp_path), "--data.max_samples", "30", "--algo.dynamic_filtering_enable"]
     flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/odd_totals.py"), "--ds.zero_stage", "2"]
-    flags += ["--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01", "--algo.kl.use_loss"]
+    flags += ["--ds.adam_offload", "--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01", "--algo.kl.use_loss"]
     flags += ["--algo.kl.estimator", "k3", "--train.enable_ema", "--train.ema_beta", "0.5"]
-    flags += ["--actor.gradient_checkpointing_enable", "--actor.entropy_coef", "0.001"]
+    flags += ["--actor.gradient_checkpointing_enable", "--actor.entropy_coef", "0.001", "--actor.fused_head"]
     flags += ["--algo.advantage.is_correction_level", "seq"]
     flags += ["--entropy.schedule", "pi", "--entropy.target", "1.2", "--stare.w_max", "20"]
     job = run_job(flags, tmp_path, timeout=TIME_LIMIT, cluster=cluster)
@@ -154,8 +154,12 @@ def test_tpo_with_kl_loss_dynamic_batches_packing_and_lost_rewards(addends, tmp_
     assert all(groups in range(4 + 1) for groups in job.scalars["tpo/zero_variance_groups"])
 
 
-def changed(model, other) -> bool:
-    """Whether the parameters of two checkpoints differ."""
-    parameters, others = (load_file(folder / "model.safetensors") for folder in (model, other))
-    assert parameters.keys() == others.keys()
-    return any(not torch.equal(parameters[name], others[name]) for name in parameters)
+def changed(model, start) -> bool:
+    """Whether the parameters of a saved model differ from those of the one that it started from, in float32."""
+    parameters, before = (load_file(folder / "model.safetensors") for folder in (model, start))
+    assert parameters.keys() == before.keys()
+    # The job computed in float32 and saved in the type of --ds.param_dtype.
+    assert {value.dtype for value in before.values()} == {torch.float32}
+    assert {value.dtype for value in parameters.values()} == {torch.bfloat16}
+    assert json.loads((model / "config.json").read_text())["dtype"] == "bfloat16"
+    return any(not torch.equal(parameters[name], before[name].bfloat16()) for name in parameters)

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import torch
-from jobs import ROOT, assert_figures, assert_sound, job_flags, marked_processes, run_job
+from jobs import BFLOAT16_KL, ON_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, marked_processes, run_job
 from kill_jobs import killed_job, last_line
+from safetensors.torch import load_file
 
 from openrlhf_stare.actor_group.checkpoints import is_complete
 
@@ -21,7 +22,7 @@ def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards_until_the_policy_
     flags = job_flags(addends, tmp_path, prompts=3, samples=4, micro_batch=4)
     flags += ["--train.batch_size", "8", "--data.max_samples", "12", "--policy_loss", "openrlhf"]
     flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/sometimes_nan.py")]
-    flags += ["--train.micro_batch_size", "4", "--ckpt.save_steps", "1"]
+    flags += ["--train.micro_batch_size", "4", "--ckpt.save_steps", "1", "--ckpt.save_hf"]
     # No policy over 16 tokens has an entropy of 9 nats, so the third rollout of four is the last.
     flags += ["--entropy.stop_below", "9", "--entropy.stop_after", "3"]
     job = run_job(flags, tmp_path, cluster=cluster)
@@ -29,6 +30,8 @@ def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards_until_the_policy_
     assert "the policy has collapsed. Go on from an earlier checkpoint" in last_line(job)
     assert (tmp_path / "checkpoints/_actor/latest").read_text() == "global_step2"
     assert is_complete(tmp_path / "checkpoints/_actor/global_step2")
+    saved = load_file(tmp_path / "checkpoints/global_step2_hf/model.safetensors")
+    assert {value.dtype for value in saved.values()} == {torch.bfloat16}  # the flag's, though it computed in float32
 
     assert len(job.scalars["actor_grad_norm"]) == 2
     assert "Rollout of 12 responses: 4 left out, 8 kept" in job.output
@@ -101,10 +104,17 @@ def test_help_shows_openrlhfs_flags_and_ours():
 class TestOnARunningCluster:
     """What differs from a Ray of the job's own."""
 
-    def test_a_submitted_job_trains_and_leaves_a_partial_last_rollout_out(self, addends, tmp_path, cluster):
+    def test_a_submitted_job_trains_in_bfloat16_and_leaves_a_partial_last_rollout_out(
+        self, addends, tmp_path, cluster
+    ):
         # The job's own runtime environment has a variable and a hook that ours has too: Ray would refuse the clash.
         runtime_env = {
-            "env_vars": {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "NCCL_DEBUG": "INFO"},
+            "env_vars": {
+                "OMP_NUM_THREADS": "1",
+                "HF_HUB_OFFLINE": "1",
+                "NCCL_DEBUG": "INFO",
+                "OPENRLHF_STARE_CPU_DTYPE": "bfloat16",
+            },
             "worker_process_setup_hook": "openrlhf_stare.worker.install",
         }
         ray = str(Path(sys.executable).parent / "ray")
@@ -121,10 +131,11 @@ class TestOnARunningCluster:
         assert all(f"Global step {step}:" in everything for step in (1, 2, 3))
         shown = job.output.splitlines()
         assert len(shown) <= 60 and any(line.startswith("step 3/") for line in shown), job.output
+        assert_sound(job, steps=3, vllm_kl=BFLOAT16_KL)
+        assert max(map(abs, job.scalars["vllm_kl"])) > ON_POLICY_KL  # its rounding shows
         assert "Global step 999" in everything and "999" not in job.output and "99.0" not in job.output
         assert shown.count("openrlhf-stare: ]0;a title]52;c;Y2xpcA==of a text") == 1
         assert (tmp_path / "checkpoints/output.log").stat().st_mode & 0o777 == 0o600
-        assert_sound(job, steps=3)
         assert_figures(job, rollouts=3)
         assert all(0.3 < figures["entropy/mean"] < 1.5 for figures in job.rollouts)
         assert "Rollout of 16 responses: 16 left out, 0 kept" in job.output

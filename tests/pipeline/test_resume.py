@@ -5,6 +5,10 @@ trains with every one, without a job of its own.
 """
 
 import os
+import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,16 +46,40 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     assert kill.pid and not kill.problems(job), f"{kill}: {kill.problems(job)}\n{job.output[-4000:]}"
     assert f"the last lines of process {kill.pid}:\n  " in job.output
     log = (checkpoints / "output.log").read_text()
-    assert "was ever finished (global_step1 was only begun): starting from the beginning" in log
+    # Said at the start, in the file too; the path's sibling has no checkpoints.
+    beginning = f"no checkpoint in {checkpoints} (global_step1 was only begun): started from the beginning"
+    assert f"openrlhf-stare: {beginning}" in log and f"openrlhf-stare: {beginning}" in job.output
     newest, _ = newest_complete([checkpoints / "_actor", checkpoints / "_critic"])
     assert newest in ("global_step2", "global_step3")
 
     cut_short(checkpoints / "_critic" / newest)
     kept = int(newest[-1]) - 1
+    job = run_job(flags, tmp_path / "other type", env={"OPENRLHF_STARE_CPU_DTYPE": "bfloat16"}, cluster=cluster)
+    assert job.status == 2 and "whose job computed in float32, and this one computes in bfloat16: set" in job.output
     others = ["--train.async_enable", "--console", "full"]
     if strength:
         others += ["--entropy.target", str(LOWER_TARGET)]
-    job = run_job([*flags, *others], tmp_path, cluster=cluster)  # no matter where it began
+    second = {}
+
+    def start_a_second(process, mark) -> None:
+        """Two in one folder: the second is refused while the first one runs, and so is a new run."""
+        owner = checkpoints / "job.lock"
+        while process.poll() is None and f'"pid": {process.pid}' not in owner.read_text():
+            time.sleep(0.1)
+        for name, words in (("resumes", flags), ("new", [word for word in flags if word != "--ckpt.load_enable"])):
+            command = [sys.executable, "-m", "openrlhf_stare.train_ray", *words]
+            second[name] = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        second["owner"] = process.pid
+
+    job = run_job([*flags, *others], tmp_path, cluster=cluster, meanwhile=start_a_second)  # no matter where it began
+    assert second["resumes"].returncode == second["new"].returncode == 2
+    sentence = (
+        f"--ckpt.path {checkpoints} is used by another job (process {second['owner']} on {socket.gethostname()})"
+    )
+    assert f"train_ray: error: {sentence}: end it or give another folder" in second["resumes"].stderr
+    refusal = f"--ckpt.path {checkpoints} has checkpoints of another run (global_step"
+    assert refusal in second["new"].stderr and "add --ckpt.load_enable to go on with" in second["new"].stderr
+    assert "was ended by force" not in job.output  # the rank was killed, and not the job
     assert f"Resuming from checkpoint global_step{kept}, past the incomplete {newest}" in job.output
     for model in ("_actor", "_critic"):
         saved = sorted(path.name for path in (checkpoints / model).glob("global_step*"))
@@ -61,7 +89,8 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     assert_sound(job, steps=len(steps), vllm_kl=OFF_POLICY_KL)
     first, second = steps[: -(4 - kept)], steps[-(4 - kept) :]
     assert first == [1, 2, 3][: len(first)] and second == list(range(kept + 1, 5))
-    assert all(abs(kl) < ON_POLICY_KL for kl in job.scalars["vllm_kl"][: len(first)])  # before the async job
+    # Before the async job, and in its first step: its engine has the checkpoint's weights.
+    assert all(abs(kl) < ON_POLICY_KL for kl in job.scalars["vllm_kl"][: len(first) + 1])
     assert CONTROL_FIGURES <= job.scalars.keys()
     assert all(0 < share <= 1 for share in job.scalars["entropy/authority"])
     if strength:

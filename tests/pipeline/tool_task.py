@@ -24,6 +24,8 @@ import torch
 import torch.nn.functional as F
 from transformers.utils.logging import disable_progress_bar
 
+from openrlhf_stare import runtime
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launch"))
 from addends.make import make_prompts  # noqa: E402
 from addends.reward import LARGEST, SMALLEST, right_pairs  # noqa: E402
@@ -72,7 +74,7 @@ def main() -> None:
         optimizer.step()
 
     args.out_dir.mkdir(parents=True, exist_ok=True)
-    save(model.to(torch.bfloat16), args.out_dir / "model")
+    save(model.to(torch.float32 if runtime.float32() else torch.bfloat16), args.out_dir / "model")
     tokenizer.save_pretrained(args.out_dir / "model")
     write_prompts(args.out_dir / "prompts.jsonl", make_prompts(args.prompts, args.seed))
     print(f"{args.out_dir}/model: {STEPS} warm-up steps, loss {loss.item():.2f} nats per token")

@@ -1,4 +1,4 @@
-"""A driver that waits for an actor which waits for a dead one: started by `test_faults.py`.
+"""A driver that waits for a stopped actor, and for one which waits for a dead one: started by `test_faults.py`.
 
 Two actors die. One has the name of OpenRLHF's engines; the other is a user's, such as an agent's environment.
 """
@@ -11,7 +11,7 @@ import time
 import ray
 from ray._private.state import actors
 
-from openrlhf_stare.driver import deaths, signals
+from openrlhf_stare.driver import deaths, signals, waiting
 
 
 class Mortal:
@@ -32,6 +32,27 @@ class RolloutRayActor(Mortal):
     pass
 
 
+@ray.remote(num_cpus=0)
+class PolicyModelActor(Mortal):
+    def fit(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def stop_one_of_three() -> None:
+    """Rank 1 is stopped while it trains, rank 0 is not ready before it, and rank 2 is."""
+    waiting.LOOK_SECONDS, waiting.PATIENCE_SECONDS = 1, 4
+    ranks = [PolicyModelActor.remote() for _ in range(3)]
+    pids = ray.get([rank.pid.remote() for rank in ranks])
+    print(f"ranks {pids}", flush=True)
+    with waiting.told():
+        fits = [rank.fit.remote(seconds) for rank, seconds in zip(ranks, (12, 2, 0), strict=True)]
+        time.sleep(1)
+        os.kill(pids[1], signal.SIGSTOP)
+        time.sleep(9)
+        os.kill(pids[1], signal.SIGCONT)
+        ray.get(fits)
+
+
 def kill(actor) -> None:
     """End its process and wait until Ray knows."""
     os.kill(ray.get(actor.pid.remote()), signal.SIGKILL)
@@ -41,6 +62,8 @@ def kill(actor) -> None:
 
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
 try:
+    if sys.argv[1:] != ["waits"]:
+        stop_one_of_three()
     with signals.told(), deaths.watched():
         signals.listen_to_sigterm()
         environment, engine, alive = Environment.remote(), RolloutRayActor.remote(), Environment.remote()

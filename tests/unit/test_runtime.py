@@ -6,8 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_stare import cpu, runtime
+from openrlhf_stare.cpu import precision
+from openrlhf_stare.driver import command, flags
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.rules import refuse
+
+SMALLEST_JOB = """--actor.model_name_or_path model --vllm.num_engines 1 --reward.remote_url reward.py
+    --rollout.n_samples_per_prompt 2 --actor.num_gpus_per_node 2 --ds.param_dtype bf16 --algo.kl.init_coef 0""".split()
 
 
 def arguments() -> SimpleNamespace:
@@ -88,9 +93,22 @@ def test_a_ray_of_its_own_on_the_cpu_of_a_machine_with_a_gpu_is_no_such_cluster(
 
 
 def test_what_has_one_value_on_a_cpu_gets_it():
-    args = SimpleNamespace(
-        ds=SimpleNamespace(attn_implementation="flash_attention_2"),
-        vllm=SimpleNamespace(enforce_eager=False, sync_backend="nccl"),
-    )
+    args = command.settle(flags.parse([*SMALLEST_JOB, "--ds.attn_implementation", "flash_attention_2"]))
     cpu.set_arguments(args)
     assert (args.ds.attn_implementation, args.vllm.enforce_eager, args.vllm.sync_backend) == ("sdpa", True, "gloo")
+
+
+@pytest.mark.parametrize(
+    ("insisted", "computed", "told"), [("float32", "fp32", "compute in float32, as"), ("bfloat16", "bf16", "")]
+)
+def test_a_job_computes_in_the_type_that_is_insisted_on_and_saves_in_the_flags(
+    monkeypatch, capsys, insisted, computed, told
+):
+    monkeypatch.setattr(precision, "has_units", lambda: True)
+    monkeypatch.setenv(precision.VARIABLE, insisted)
+    args = command.settle(flags.parse(SMALLEST_JOB))
+    cpu.set_arguments(args)
+    assert (args.ds.param_dtype, args.ds.saved_dtype) == (computed, "bf16")
+    said = capsys.readouterr().err
+    assert told in said if told else not said
+    assert cpu.environment()[precision.VARIABLE] == insisted  # for all processes of the job

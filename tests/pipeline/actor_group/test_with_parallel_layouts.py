@@ -8,6 +8,8 @@ import json
 
 import pytest
 import ray
+import torch
+from harness import fixed_experiences
 from layouts import BATCH, LAYOUTS, assert_duplicated_ranks_count_once
 
 RANKS = 4
@@ -24,6 +26,15 @@ def ranks(group_of):
 def test_with_ring_attention_duplicated_ranks_count_once(ranks):
     ranks.start([*BATCH, *LAYOUTS["ring attention"]])
     assert_duplicated_ranks_count_once(ranks)
+
+
+def test_with_ring_attention_the_fused_head_has_the_labels_of_the_neighbours_tokens(ranks):
+    log_probs = []
+    for head in ([], ["--actor.fused_head"]):
+        ranks.start([*BATCH, *LAYOUTS["ring attention"], *head], float32=True)
+        log_probs.append(ranks.forward(fixed_experiences()))
+    for plain, fused in zip(*log_probs, strict=True):
+        assert torch.allclose(fused, plain, rtol=1e-5, atol=1e-6)
 
 
 class TestSaving:
@@ -54,6 +65,7 @@ class TestSaving:
                 ray.get(result, timeout=60)
 
 
-def test_with_tensor_parallelism_duplicated_ranks_count_once(ranks):
+def test_with_tensor_parallelism_duplicated_ranks_count_once(ranks, monkeypatch):
+    monkeypatch.setenv("OPENRLHF_STARE_CPU_DTYPE", "bfloat16")  # OpenRLHF's has no other type
     ranks.start([*BATCH, *LAYOUTS["tensor parallel"]])
     assert_duplicated_ranks_count_once(ranks)

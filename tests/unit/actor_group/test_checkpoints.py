@@ -14,6 +14,7 @@ import torch
 
 from openrlhf_stare.actor_group import checkpoints
 from openrlhf_stare.actor_group.checkpoints import is_complete, newest_complete, resume_point
+from openrlhf_stare.options import UsageError
 
 STATES = ("zero_pp_rank_{}_mp_rank_00_model_states.pt", "bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt")
 
@@ -279,6 +280,26 @@ def test_the_critic_counts_if_the_job_has_one_that_was_saved(tmp_path):
     (tmp_path / "_critic").mkdir()
     assert folders(critic=None) == ["_actor"]
     assert folders(critic="model") == ["_actor", "_critic"]
+
+
+@pytest.mark.parametrize(
+    ("saved", "param_dtype", "said"),
+    [("bfloat16", "fp32", "computes in float32"), ("float32", "bf16", "computes in bfloat16")],
+)
+def test_a_checkpoint_of_a_job_that_computed_in_another_type_is_refused(folder, saved, param_dtype, said):
+    checkpoint = finished(folder / "global_step1")
+    if saved == "float32":  # DeepSpeed's names then have no prefix
+        for file in checkpoint.glob("bf16_*"):
+            file.rename(checkpoint / file.name.removeprefix("bf16_"))
+    same = {"fp32": "bf16", "bf16": "fp32"}[param_dtype]
+    checkpoints.refuse_other_type(checkpoint, same)
+    with pytest.raises(UsageError) as caught:
+        checkpoints.refuse_other_type(checkpoint, param_dtype)
+    assert str(caught.value) == (
+        f"--ckpt.load_enable finds {checkpoint}, whose job computed in {saved}, and this one {said}: set "
+        f"OPENRLHF_STARE_CPU_DTYPE={saved} to go on with it on a CPU, or start from the model that it saved, without "
+        "--ckpt.load_enable"
+    )
 
 
 def test_a_job_killed_while_it_saved_its_first_checkpoint_starts_from_the_beginning(folder):

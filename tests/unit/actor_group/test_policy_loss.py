@@ -1,18 +1,28 @@
 """StarePolicyLoss: OpenRLHF's own policy loss, unchanged, on the advantages ω·A."""
 
+import inspect
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from openrlhf_stare import EntropyControl, EntropyController, StareConfig, StarePolicyLoss, token_weights
+from openrlhf_stare import (
+    EntropyControl,
+    EntropyController,
+    StareConfig,
+    StarePolicyLoss,
+    policy_loss,
+    token_weights,
+)
 from openrlhf_stare.methods.base import Method, Tokens
 
 MethodLoss, PolicyLoss = StarePolicyLoss.__mro__[1:3]  # the latter is OpenRLHF's, which the first has made importable
+MethodFailed = sys.modules[MethodLoss.__module__].MethodFailed
 
 # Powers of two: multiplying by them rounds nothing, so gradients can be compared bit for bit.
 EXACT = {"variant": "C2", "top_p_ratio": 0.3, "reweight_w": 2.0, "reweight_m": 0.5}
@@ -355,6 +365,58 @@ def test_a_method_knows_the_clip_range_and_the_entropies_of_the_pass():
     call(loss, batch, entropies=entropies)
     assert loss.method.clip_range == (0.1, 0.3)
     assert loss.method.seen is entropies
+
+
+def test_openrlhfs_loss_keeps_each_argument_under_its_name():
+    """The trainer makes a method's loss of the one that OpenRLHF made with the user's flags."""
+    options = {
+        "clip_eps_low": 0.1,
+        "clip_eps_high": 0.3,
+        "dual_clip": 3.0,
+        "token_level_loss": False,
+        "policy_loss_type": "gspo",
+        "is_correction_level": "seq",
+        "is_correction_mode": "mask",
+        "is_correction_gating": "tv",
+        "is_correction_threshold": [0.0, 1.4],
+    }
+    assert options.keys() == inspect.signature(PolicyLoss).parameters.keys()
+    made = PolicyLoss(**options)
+    assert {name: getattr(made, name) for name in options} == options
+
+
+OWN_METHOD = """
+import torch
+from openrlhf_stare.methods.base import Method
+
+class Mine(Method):
+    def open_rollout(self, tokens, strengths, group):
+        return {"mine/share": 1 / int(tokens.advantages.sum())}
+
+    def weights(self, tokens):
+        return torch.ones(3) * tokens.advantages
+"""
+
+
+def test_a_method_of_ones_own_that_raises_is_told_with_its_file_and_line(tmp_path):
+    file = tmp_path / "mine_that_raises.py"
+    file.write_text(OWN_METHOD)
+    loss, batch = policy_loss(str(file)), make_batch()
+    told = re.escape(
+        f"--policy_loss {file} failed in line 7, in open_rollout (ZeroDivisionError: division by zero): mend"
+    )
+    with pytest.raises(MethodFailed, match=told):
+        loss.open_rollout(pool([-1.0, -1.0], [1.0, -1.0]))
+    loss.open_rollout(pool([-1.0], [1.0]))
+    told = re.escape(f"--policy_loss {file} failed in line 10, in weights (RuntimeError: The size of tensor a (3)")
+    with pytest.raises(MethodFailed, match=told):
+        call(loss, batch)
+
+
+def test_an_error_of_openrlhfs_loss_or_of_our_methods_keeps_its_words(tmp_path):
+    loss = MethodLoss(Replaces)  # which is in no file of the user's own
+    with pytest.raises(IndexError):
+        loss(*[torch.zeros(1, 1)] * 4)
 
 
 # What must not happen

@@ -86,11 +86,6 @@ def test_a_checkpoint_without_the_controllers_state_starts_a_fresh_one():
     assert said == ["The checkpoint has no state of the entropy's controller, which starts fresh"]
 
 
-def test_a_checkpoint_of_the_former_layout_is_refused():
-    with pytest.raises(ValueError, match="of an earlier openrlhf-stare, which this one cannot read: resume with that"):
-        actor_with({"global_step": 7, "stare": {"config": {}, "controller": {}}})
-
-
 @pytest.mark.parametrize(
     ("control", "stare", "named", "goes_on"),
     [
@@ -130,12 +125,63 @@ def test_without_a_method_the_rollouts_below_stop_below_are_counted_on():
     control = EntropyControl(schedule="open", stop_below=0.2, stop_after=5)
     before = EntropyController(control, ())
     before.update(0.1)
-    state = {"method": "openrlhf", "flags": {}, "controller": before.state_dict()}
-    for method, counted in (("openrlhf", 1), ("tpo", 0)):
+    flags = {f"entropy.{name}": value for name, value in vars(control).items()}
+    state = {"method": "openrlhf", "flags": flags, "controller": before.state_dict()}
+    for method, resumed_with, counted in (
+        ("openrlhf", control, 1),
+        ("tpo", control, 0),
+        ("openrlhf", dataclasses.replace(control, stop_after=6), 0),  # a remedy
+    ):
         actor = StarePolicyActor.__new__(StarePolicyActor)
-        actor.part, actor.loss, actor.controller = method, None, EntropyController(control, ())
+        actor.part, actor.loss, actor.controller = method, None, EntropyController(resumed_with, ())
         actor._restore({"global_step": 1, "entropy": state})
         assert actor.controller.low_rollouts == counted
+
+
+@pytest.mark.parametrize("method", ["stare", "openrlhf"])
+def test_after_a_collapse_a_higher_target_gets_its_rollouts_and_the_same_flags_stop_again(method):
+    """The newest checkpoint is that of the rollout before the last."""
+    control = EntropyControl(schedule="gate" if method == "stare" else "open", stop_below=0.2, stop_after=3)
+
+    def actor_of(checkpoint: dict, control: EntropyControl) -> StarePolicyActor:
+        if method == "stare":
+            return actor_with(checkpoint, control)[0]
+        actor = StarePolicyActor.__new__(StarePolicyActor)
+        actor.part, actor.loss, actor.controller = method, None, EntropyController(control, ())
+        actor._restore(checkpoint)
+        return actor
+
+    first = actor_of({}, control)
+    for _ in range(2):
+        first.controller.update(0.1)
+    checkpoint = {"global_step": 2, "entropy": first._state()}
+    first.controller.update(0.1)
+    assert first.controller.collapse
+
+    again = actor_of(checkpoint, control)
+    again.controller.update(0.1)
+    assert again.controller.collapse
+    remedied = actor_of(checkpoint, dataclasses.replace(control, target=0.6))
+    for _ in range(2):
+        remedied.controller.update(0.1)
+        assert not remedied.controller.collapse
+    assert remedied.controller.updates == 4
+
+
+@pytest.mark.parametrize(
+    ("remedy", "counted"), [({}, 2), ({"target": 0.6}, 0), ({"stop_after": 9}, 0), ({"stop_below": 0.1}, 0)], ids=str
+)
+def test_after_a_remedy_the_rollouts_below_stop_below_are_counted_anew(remedy, counted):
+    """A job that was ended for a collapse goes on from a checkpoint of the rollouts before, some of them counted."""
+    control = dataclasses.replace(CONTROL, stop_below=0.2, stop_after=3)
+    actor, _ = actor_with({}, control)
+    actor.controller.update(0.1)
+    actor.controller.update(0.1)
+    states = {"global_step": 7, "entropy": actor._state()}
+    resumed, _ = actor_with(states, dataclasses.replace(control, **remedy))
+    assert resumed.controller.low_rollouts == counted
+    resumed.controller.update(0.05)
+    assert (resumed.controller.collapse is None) == bool(remedy)
 
 
 def test_an_option_that_is_newer_than_the_checkpoint_is_no_difference():

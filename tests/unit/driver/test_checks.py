@@ -77,6 +77,7 @@ def refusal(*words: str) -> str:
         ("--stare.reweight_m", str(DEFAULTS["reweight_m"]), "leave it out", "--entropy.schedule pi"),
         ("--ckpt.max_num", "1", "at least 2", "--ckpt.save_steps 5"),
         ("--ckpt.max_num", "0", "at least 2", "--ckpt.save_steps 5 --policy_loss openrlhf"),
+        ("--ds.tensor_parallel_size", "2", "leave one of the two out", "--actor.fused_head"),
         ("--sr_grpo.tau", "0.0", "give one", ""),
         ("--sr_grpo.tau", "nan", "give one", ""),
         ("--rollout.n_samples_per_prompt", "1", "at least 2", "--advantage_estimator sr_grpo"),
@@ -89,6 +90,8 @@ def refusal(*words: str) -> str:
         ("--actor.num_nodes", "2", "make them equal", "--train.colocate_all"),
         ("--ref.num_gpus_per_node", "4", "make them equal", "--train.colocate_actor_ref"),
         ("--reward.num_nodes", "2", "make them equal", "--train.colocate_critic_reward"),
+        ("--rollout.min_new_tokens", "-1", "0 or more: give 0", ""),
+        ("--rollout.min_new_tokens", "9", "between 0 and --rollout.max_new_tokens 8", "--rollout.max_new_tokens 8"),
         ("--eval_top_p", "0", "give", ""),
         ("--eval_top_p", "1.5", "give", ""),
         ("--wait_for_resources", "-1", "give seconds", ""),
@@ -102,6 +105,11 @@ def test_a_bad_value_is_refused_with_the_flag_the_value_and_the_remedy(flag, val
     assert f"{flag} {value}" in sentence
     assert remedy in sentence
     assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("flag", ["--ds.load_in_4bit", "--ds.deepcompile"])
+def test_what_does_not_go_with_the_fused_head_is_refused(flag):
+    assert f"{flag} does not go with --actor.fused_head" in refusal(flag, "--actor.fused_head")
 
 
 def test_tpo_takes_no_advantages():

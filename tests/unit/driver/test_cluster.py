@@ -6,13 +6,14 @@ import socket
 import pytest
 
 from openrlhf_stare import worker
+from openrlhf_stare.cpu import precision
 from openrlhf_stare.driver import cluster
 from openrlhf_stare.driver.cluster import check_that_it_answers, job_wide
 from openrlhf_stare.options import UsageError
 
 OPENRLHFS = {"env_vars": {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}}
 CPU_VARIABLES = """DS_ACCELERATOR OMP_NUM_THREADS VLLM_CPU_KVCACHE_SPACE VLLM_CPU_OMP_THREADS_BIND
-    VLLM_ENABLE_V1_MULTIPROCESSING TORCH_COMPILE_DISABLE""".split()
+    VLLM_ENABLE_V1_MULTIPROCESSING TORCH_COMPILE_DISABLE OPENRLHF_STARE_CPU_DTYPE OPENRLHF_STARE_CPU_THREADS""".split()
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +22,7 @@ def on_a_cpu(monkeypatch):
     monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
     for name in CPU_VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(precision, "has_units", lambda: False)
 
 
 @pytest.fixture
@@ -43,6 +45,8 @@ def test_openrlhfs_variables_are_kept_and_ours_added():
         "TOKENIZERS_PARALLELISM": "true",
         "NCCL_DEBUG": "WARN",
         "OPENRLHF_STARE_CPU": "1",
+        "OPENRLHF_STARE_CPU_DTYPE": "float32",
+        "OPENRLHF_STARE_CPU_THREADS": "1,1",
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",

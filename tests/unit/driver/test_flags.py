@@ -102,10 +102,8 @@ def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expe
 @pytest.mark.parametrize("words", [[], TYPICAL], ids=["defaults", "typical"])
 def test_openrlhfs_flags_parse_to_the_same_values(words):
     without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
-    added = (
-        set("policy_loss eval_top_p preflight dry_run wait_for_resources no_checks any_openrlhf console".split())
-        | ALWAYS_THERE.keys()
-    )
+    ours = "policy_loss rollout.min_new_tokens eval_top_p preflight dry_run wait_for_resources no_checks any_openrlhf"
+    added = {*ours.split(), "console"} | ALWAYS_THERE.keys()
     run_name = "logger.wandb.run_name"  # the minute of the day
     assert with_ours.keys() - without.keys() == added
     assert {name: with_ours[name] for name in without if name != run_name} == {
@@ -121,6 +119,12 @@ def test_every_abbreviation_that_openrlhf_understands_means_the_same():
     for prefix in clear - {"--h"}:  # also the beginning of --high_entropy.share
         (before,), (after,) = theirs._get_option_tuples(prefix), with_ours._get_option_tuples(prefix)
         assert before[1:] == after[1:]
+
+
+def test_the_fewest_new_tokens_are_openrlhfs_one_unless_given():
+    assert parse().rollout.min_new_tokens == 1
+    assert parse("--rollout.min_new_tokens=0").rollout.min_new_tokens == 0
+    assert parse("--rollout.mic", "4").rollout.micro_batch_size == 4
 
 
 # What cannot be read

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def args(tiny_task, tmp_path) -> SimpleNamespace:
     """OpenRLHF's arguments, as far as the checks read them, for a job that can start."""
     return SimpleNamespace(
-        actor=SimpleNamespace(model_name_or_path=tiny_task["MODEL"]),
+        actor=SimpleNamespace(model_name_or_path=tiny_task["MODEL"], fused_head=False),
         ckpt=SimpleNamespace(
             path=str(tmp_path / "a/b/checkpoints"), output_dir=str(tmp_path / "model"), load_enable=False
         ),
@@ -100,6 +100,21 @@ def test_more_tokens_than_the_model_has_positions(args):
         f"--data.max_len 65 is more than the 64 positions of {args.actor.model_name_or_path}, which vLLM refuses: "
         "use at most 64",
     )
+
+
+@pytest.mark.parametrize(
+    "config, said",
+    [({"vision_config": {}}, "which sees images"), ({"lm_head_multiplier": 0.5}, "qwen2 has lm_head_multiplier 0.5")],
+)
+def test_a_model_without_a_fused_head(args, tmp_path, config, said):
+    shutil.copytree(args.actor.model_name_or_path, tmp_path / "model")
+    written = tmp_path / "model/config.json"
+    written.write_text(json.dumps(json.loads(written.read_text()) | config))
+    args.actor.model_name_or_path, args.actor.fused_head = str(tmp_path / "model"), True
+    check, sentence = failure(args)
+    assert check == "model" and said in sentence and "--actor.fused_head does not go with" in sentence
+    args.actor.fused_head = False
+    assert all(row.ok for row in preflight.look(args, None))
 
 
 def test_what_is_there_needs_no_hub(args, monkeypatch):

@@ -31,7 +31,7 @@ def job(path: Path, *, resumes: bool = False, critic: str | None = None, univers
     return SimpleNamespace(
         ckpt=SimpleNamespace(path=str(path), load_enable=resumes),
         critic=SimpleNamespace(model_name_or_path=critic),
-        ds=SimpleNamespace(use_universal_ckpt=universal),
+        ds=SimpleNamespace(use_universal_ckpt=universal, param_dtype="bf16"),
     )
 
 

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.utils.tensorboard import SummaryWriter
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from openrlhf_stare import runtime
 
 ADDENDS = Path(__file__).parents[3] / "launch" / "addends"
 FEW_STEPS = 3
@@ -102,7 +105,7 @@ def test_autotokenizer_brings_back_the_same_character_tokenizer(checkpoint):
 def test_the_checkpoint_loads_as_the_model_that_the_task_asks_for(checkpoint):
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     config = model.config
-    assert config.model_type == "qwen2" and model.dtype == torch.bfloat16
+    assert config.model_type == "qwen2" and model.dtype == (torch.float32 if runtime.float32() else torch.bfloat16)
     assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (2, 128, 16)
     assert config.hidden_size // config.num_attention_heads == 32
     assert model.lm_head.weight is not model.model.embed_tokens.weight
@@ -125,6 +128,17 @@ def test_the_same_seed_gives_the_same_model_and_leaves_the_global_generator_alon
     record = json.loads((checkpoint / "addends.json").read_text())
     for key in ("greedy_reward", "sampled_reward", "entropy"):
         assert record[key] == same[key]
+
+
+def test_the_model_is_made_in_the_type_that_is_trained_and_anew_for_another(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENRLHF_STARE_CPU", "1")
+    for computed in ("float32", "bfloat16"):
+        monkeypatch.setenv("OPENRLHF_STARE_CPU_DTYPE", computed)
+        record = small_model.make_checkpoint(make.TASK, tmp_path / "model", seed=0, steps=FEW_STEPS)
+        weights = load_file(tmp_path / "model/model.safetensors")
+        config = json.loads((tmp_path / "model/config.json").read_text())
+        assert {str(value.dtype) for value in weights.values()} == {f"torch.{computed}"}
+        assert record["recipe"]["dtype"] == config["dtype"] == computed
 
 
 def test_a_finished_model_is_kept_unless_the_recipe_changes_or_force_is_given(tmp_path):
@@ -183,7 +197,9 @@ GOOD = {
 }
 
 
-def run_table(monkeypatch, capsys, *arguments) -> tuple[int, str, str]:
+def run_table(monkeypatch, capsys, *arguments, computed: str = "bfloat16") -> tuple[int, str, str]:
+    monkeypatch.setenv("OPENRLHF_STARE_CPU", "1")
+    monkeypatch.setenv("OPENRLHF_STARE_CPU_DTYPE", computed)
     monkeypatch.setattr(sys, "argv", ["table.py", *map(str, arguments)])
     status = table.main()
     printed = capsys.readouterr()
@@ -202,7 +218,7 @@ def test_table_of_a_good_run(tmp_path, monkeypatch, capsys):
         "stare/reweight_w": ["1.000", "1.000", "3.000"],
         "target entropy": ["0.400"],
         "steps with an open gate": ["5/20"],
-        "|vllm_kl|, last step": ["0.00040"],
+        "|vllm_kl|, last step": ["4.0e-04"],
         "seconds a step, median": ["0.70"],
     }
 
@@ -214,8 +230,9 @@ def test_table_of_a_good_run(tmp_path, monkeypatch, capsys):
         ({"rollout__reward_mean": [0.3] * 10 + [float("nan")] * 10}, "The mean reward went from 0.300 to nan"),
         ({"rollout__reward_mean": []}, "No reward was logged"),
         ({"entropy__gate_on": [0.0] * 20}, "The gate never opened"),
-        ({"vllm_kl": [0.0] * 19 + [-0.01371]}, "|vllm_kl| ended at 0.01371"),
-        ({"vllm_kl": [0.0] * 19 + [float("nan")]}, "|vllm_kl| ended at nan"),
+        ({"vllm_kl": [0.0] * 19 + [-0.01371]}, "|vllm_kl| was up to 1.4e-02, not below 0.01"),
+        ({"vllm_kl": [0.0] * 9 + [0.02] + [0.0] * 10}, "|vllm_kl| was up to 2.0e-02"),  # and not at the end alone
+        ({"vllm_kl": [0.0] * 19 + [float("nan")]}, "|vllm_kl| was up to nan"),
         ({"vllm_kl": []}, "vllm_kl was not logged"),
     ],
 )
@@ -225,6 +242,12 @@ def test_check_names_the_promise_that_a_run_does_not_keep(tmp_path, monkeypatch,
     assert status == 1 and err.startswith("table: ") and said in err and len(err.splitlines()) == 1
     status, _, err = run_table(monkeypatch, capsys, run)
     assert (status, err) == (0, "")
+
+
+def test_in_float32_vllm_kl_is_held_to_far_less(tmp_path, monkeypatch, capsys):
+    run = write_run(tmp_path, **GOOD)
+    status, _, err = run_table(monkeypatch, capsys, run, "--check", computed="float32")
+    assert status == 1 and "|vllm_kl| was up to 4.0e-04, not below 1e-06" in err
 
 
 def test_a_run_without_stare_has_no_rows_for_it_and_no_gate_to_open(tmp_path, monkeypatch, capsys):

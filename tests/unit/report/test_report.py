@@ -149,6 +149,27 @@ def test_after_a_resume_the_later_values_of_a_step_count(tmp_path, folders):
     assert "run was started 2 times: steps 1 to 30, then 21 to 50." in text
 
 
+@pytest.mark.parametrize("folders", [("a_first", "b_second"), ("b_first", "a_second"), ("one", "one")])
+def test_steps_that_were_given_up_are_not_shown(tmp_path, folders):
+    """The run went back to an older checkpoint, and has not come as far again; then it went back once more."""
+    first, second = (tmp_path / "tensorboard" / folder for folder in folders)
+    log(first, {"reward": dict.fromkeys(range(1, 31), 1.0), "kl": dict.fromkeys(range(21, 31), 1.0)})
+    log(second, {"reward": dict.fromkeys(range(11, 21), 2.0)}, start=DAY + 1000)
+    record(first, range(1, 31), reward=1.0)
+    record(second, range(11, 21), start=DAY + 1000, reward=2.0)
+    run = read_run(tmp_path, "run")
+    assert run.scalars.keys() == {"reward"}
+    assert run.scalars["reward"].steps.tolist() == list(range(1, 21))
+    assert run.scalars["reward"].values.tolist() == [1.0] * 10 + [2.0] * 10
+    assert run.logs == [(1, 30), (11, 20)]
+    assert [responses[0].reward for responses in run.responses.values()] == [1.0] * 10 + [2.0] * 10
+    assert list(run.responses) == list(range(1, 21))
+    log(second, {"reward": {5: 3.0}}, start=DAY + 2000)
+    record(second, [5], start=DAY + 2000, reward=3.0)
+    run = read_run(tmp_path, "run")
+    assert run.scalars["reward"].values.tolist() == [1.0] * 4 + [3.0] and list(run.responses) == [1, 2, 3, 4, 5]
+
+
 def test_the_parts_of_a_record_belong_together(tmp_path):
     record(tmp_path, range(5, 9))
     record(tmp_path, range(3, 5), name="tokens.1.jsonl")

@@ -44,6 +44,7 @@ def reward(module, response: str, label: str) -> dict[str, float]:
 
 def verifiers(parent: int | None = None) -> list[psutil.Process]:
     children = psutil.Process(parent).children(recursive=True)
+    children = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
     return [child for child in children if "math_worker.py" in " ".join(child.cmdline())]
 
 
@@ -116,10 +117,32 @@ def test_the_table_of_answers(math_reward, kind):
     assert found == []
 
 
+CONSTANTS = r"""
+\frac{1.5}{0} | 0.0/0 | 0.5\cdot\infty | 1.0^{\infty} | \infty | -\infty | \frac{x}{0} | \infty:\infty | \infty^\circ
+(\infty, \infty) | \{\infty\} | \emptyset | \mathbb{R} | x=x | 0=0 | x | \text{or} | nan | \pm\infty | \frac{1.5}{0}\%
+\tan\frac{\pi}{2} | \text{ cm} | 1, 2, 3, 4, 5, 6, 7, 8, 9 | ? | \frac{1.5}{0}i | 0.0 \cdot \infty
+"""
+
+
+def test_no_constant_wins_more_labels_than_it_equals(math_reward):
+    """The labels are those of the table, each once, of which a constant may have the one that it is a writing of."""
+    rows = [row for kind in PAIRS for row in PAIRS[kind]]
+    labels = list(dict.fromkeys(label for label, *_ in rows))[::3]
+    assert len(labels) >= 100
+    equal = {(label, answer) for label, answers, _ in rows for answer in answers}
+    pairs = [
+        (label, answer) for answer in CONSTANTS for label in labels if label != answer and (label, answer) not in equal
+    ]
+    with ThreadPoolExecutor(2) as threads:
+        given = list(threads.map(lambda pair: reward(math_reward, f"\\boxed{{{pair[1]}}}", pair[0]), pairs))
+    won = [pair for pair, info in zip(pairs, given, strict=True) if info["reward"]]
+    assert won == []
+
+
 def test_the_table_is_long_enough_and_both_verdicts_are_in_it():
     right = [(label, answer) for rows in PAIRS.values() for label, answers, _ in rows for answer in answers]
     wrong = [(label, answer) for rows in PAIRS.values() for label, _, answers in rows for answer in answers]
-    assert len(right) >= 200 and len(wrong) >= 200
+    assert len(right) >= 1200 and len(wrong) >= 900
     assert len(right + wrong) == len(set(right + wrong))
     # In some pairs the order matters: "5" is right where "5\\%" is asked for, and not the other way round.
     assert len([pair for pair in right if pair[::-1] in wrong]) >= 3
@@ -158,6 +181,35 @@ def test_where_the_prompt_is_not_found_there_is_no_answer(math_reward):
     for prompt in (FILLED, "12="):
         found = math_reward.reward_func([query], [prompt], ["7"])
         assert found["rewards"].item() == found["extra_logs"]["boxed"].item() == 0
+
+
+PROGRAM = "```python\nprint(3 + 4)  # \\boxed{7}\n```\n"
+OUTPUT = "```output\n\\boxed{7}\n```\n"
+
+
+@pytest.mark.parametrize(
+    "response, given",
+    [
+        (PROGRAM, (0, 0)),
+        (OUTPUT, (0, 0)),
+        (PROGRAM + OUTPUT, (0, 0)),
+        (PROGRAM + OUTPUT + "So it is \\boxed{7}.", (1, 1)),
+        ("It is \\boxed{7}.\n" + PROGRAM.replace("7", "8") + OUTPUT.replace("7", "8"), (1, 1)),
+        ("\\boxed{8}\n" + PROGRAM + OUTPUT, (0, 1)),
+        (PROGRAM + "```output\n\\boxed{7}", (0, 0)),  # cut off at the longest length
+        ("```python\n# \\boxed{7}", (0, 0)),
+        ("``` " + PROGRAM + OUTPUT, (0, 0)),
+        ("```python\n" + PROGRAM + OUTPUT, (0, 0)),
+        ("```output\n```\n" + PROGRAM + OUTPUT, (0, 0)),
+        ("```output\nx " + PROGRAM + OUTPUT, (0, 0)),
+        ("```c++\n// \\boxed{7}\n```\n", (0, 0)),
+        ("```\n\\boxed{7}\n```\n", (1, 1)),  # in a block that is not said to be code
+        ("```json\n{}\n```\n\\boxed{7}", (1, 1)),
+    ],
+)
+def test_a_box_in_code_or_in_a_tool_s_output_is_no_answer(math_reward, response, given):
+    found = math_reward.reward_func([PROMPT + response], [PROMPT], ["7"])
+    assert (found["rewards"].item(), found["extra_logs"]["boxed"].item()) == given
 
 
 @pytest.mark.parametrize("label", [None, math.nan, "", " ", "nan", "NaN"], ids=repr)
@@ -251,6 +303,36 @@ def test_a_verifier_that_dies_costs_its_answer_and_is_replaced(caplog):
     idle.kill()
     idle.wait(10)
     assert reward(module, "\\boxed{0.5}", "1/2") == {"reward": 1, "boxed": 1, "verifier_failed": 0}
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_verifier_that_is_stopped_is_not_waited_for(caplog, busy):
+    module = load(seconds=1.0)
+    before = set(verifiers())
+    assert reward(module, "\\boxed{0.5}", "1/2")["reward"] == 1
+    (verifier,) = set(verifiers()) - before
+    if not busy:
+        verifier.suspend()
+    start = time.monotonic()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(reward, module, FOREVER, "1")
+        if busy:
+            time.sleep(0.3)
+            verifier.suspend()
+        assert waiting.result(timeout=30) == {"reward": 0, "boxed": 1, "verifier_failed": 1}
+    assert time.monotonic() - start < module.SECONDS + module.SECONDS_OVER + 5
+    assert "ended with status -9" in caplog.text
+    assert reward(module, "\\boxed{0.5}", "1/2") == {"reward": 1, "boxed": 1, "verifier_failed": 0}
+
+
+def test_a_verifier_that_is_stopped_cannot_be_asked_too_much():
+    module = load(seconds=1.0)
+    before = set(verifiers())
+    assert reward(module, "\\boxed{0.5}", "1/2")["reward"] == 1
+    (verifier,) = set(verifiers()) - before
+    verifier.suspend()
+    for length in (30_000, 60_000, 2_000_000):  # the first is asked, and costs the verifier its life
+        assert reward(module, f"\\boxed{{{'1' * length}}}", "1")["reward"] == 0
 
 
 def test_no_verifier_outlives_the_process_that_started_it():

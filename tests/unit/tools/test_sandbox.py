@@ -287,6 +287,47 @@ def test_in_version_2_one_cgroup_has_both_limits(monkeypatch, tmp_path):
         assert {file.name: file.read_text() for file in own.iterdir()} == {"memory.max": "268435456", "pids.max": "40"}
 
 
+def test_cgroups_of_a_process_that_was_killed_are_removed_at_the_next_start(monkeypatch, tmp_path):
+    monkeypatch.setattr(cgroup, "_place", lambda controller: (tmp_path, 2))
+    with subprocess.Popen(["sleep", "100"]) as owner:
+        dead, alive = cgroup._process(owner.pid), cgroup._process(os.getpid())
+        owner.kill()
+    pid, started, namespace = alive.split("-")
+    kept = [
+        f"openrlhf_stare-{alive}-ab",
+        f"openrlhf_stare-{dead}1-ab",  # of another namespace
+        "openrlhf_stare-7",
+        "other-1-2-3-4",
+    ]
+    gone = [
+        f"openrlhf_stare-{dead}-ab",
+        f"openrlhf_stare-{dead}-cd",
+        f"openrlhf_stare-{pid}-1{started}-{namespace}-ab",
+    ]
+    for name in (*kept, *gone):
+        (tmp_path / name).mkdir()
+    with cgroup.limited(memory=2**28, pids=40) as to_join:
+        names = {Path(file).parent.name for file in to_join} | set(kept)
+        assert {folder.name for folder in tmp_path.iterdir()} == names and len(names) == len(kept) + 1
+
+
+def test_a_driver_that_is_killed_leaves_no_cgroup_beyond_the_next_start(cgroups):
+    script = "from openrlhf_stare.tools import sandbox, config\n"
+    script += "sandbox.run('import time; time.sleep(1000)', config.ToolConfig(seconds=1000))"
+    left = lambda: {path for path in Path("/sys/fs/cgroup").rglob(f"openrlhf_stare-{job.pid}-*") if path.is_dir()}  # noqa: E731
+    with subprocess.Popen([sys.executable, "-c", script]) as job:
+        deadline = time.monotonic() + 60
+        while not left() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)
+        job.kill()
+    assert left()
+    time.sleep(1)  # the kernel ends what is inside
+    cgroup._remove_leftovers.cache_clear()
+    run("pass")
+    assert not left()
+
+
 def test_a_cgroup_leaves_a_program_its_memory(cgroups):
     program = "x = bytearray(200 << 20)\nfor n in range(15): open(str(n), 'wb').write(bytes(1 << 20))\nprint(len(x))"
     assert run(program) == Outcome(f"{200 << 20}\n", failed=False)
@@ -354,6 +395,11 @@ def test_endless_work_and_endless_sleep():
     assert run("import time; print('z', flush=True); time.sleep(100)", config=short) == Outcome(
         "z\n\n[stopped after 2 seconds]\n", failed=True
     )
+
+
+@pytest.mark.parametrize("end", ["exit(255)", "exit(193)", "os._exit(152)", "os._exit(128)", "exit(3)"])
+def test_a_status_of_the_program_s_own_is_no_signal(end):
+    assert run(f"print(1)\n{end}", "import os\n") == Outcome("1\n", failed=True)
 
 
 def test_recursion_without_end():
@@ -579,6 +625,31 @@ def test_the_filter_of_each_machine(machine, column):
     close_range, option = system_calls.CLOSE_RANGE[column], system_calls.SETSOCKOPT[column]
     assert verdict(machine, close_range, 3, 9, 0) == 0 != verdict(machine, close_range, 3, 9, 2)
     assert verdict(machine, option, 3, 1, socket.SO_SNDBUF) == errno.EPERM != verdict(machine, option, 3, 1, 2)
+
+
+@pytest.mark.parametrize(("machine", "column"), [("x86_64", 0), ("aarch64", 1)])
+def test_the_filter_refuses_filters_and_memory_by_prctl(machine, column):
+    prctl, top_half = system_calls.PRCTL[column], 1 << 32
+    for option in (22, 78):  # PR_SET_SECCOMP, PR_FUTEX_HASH
+        assert verdict(machine, prctl, option, 1) == verdict(machine, prctl, option | top_half) == errno.EPERM
+    assert verdict(machine, prctl, 47, 4) == verdict(machine, prctl, 15) == 0  # ambient capabilities; a thread's name
+    for number in (444, 445, 446, (317, 277)[column]):  # Landlock, seccomp
+        assert verdict(machine, number) == errno.EPERM
+
+
+def test_a_program_adds_no_filter_and_no_table_of_the_kernel_s():
+    """A single attempt each: thousands of filters can lock up the machine."""
+    calls = [(system_calls.PRCTL[COLUMN], 78, 1, 1 << 24), (system_calls.PRCTL[COLUMN], 22, 2, 0)]
+    calls += [
+        (system_calls.REFUSED["seccomp"][COLUMN], 1, 0, 0),
+        (444, 0, 0, 1),
+    ]  # the last asks for Landlock's version
+    program = f"""
+        for call in {calls}:
+            refused(libc.syscall(*call))
+            assert ctypes.get_errno() == 1, (call, ctypes.get_errno())
+    """
+    assert run(program, LIBC) == Outcome("", failed=False)
 
 
 def test_on_another_machine_nothing_runs(monkeypatch):

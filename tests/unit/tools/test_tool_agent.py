@@ -5,12 +5,13 @@ import json
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
 import torch
 from flag_parser import parse
-from tokenizers import pre_tokenizers
+from tokenizers import AddedToken, normalizers, pre_tokenizers
 from transformers import Qwen2Tokenizer
 
 from openrlhf_stare import tools, worker
@@ -181,6 +182,46 @@ def test_a_fence_in_an_output_does_not_end_its_block(tool, output):
     assert feedback.startswith("```output\n") and feedback.endswith("\n```\n") and not done
     assert feedback.count("```") == 2
     assert feedback.removeprefix("```output\n").removesuffix("\n```\n").replace(" ", "") == output.replace(" ", "")
+
+
+NORMALIZERS = {
+    "NFC": normalizers.NFC(),
+    "NFKC": normalizers.NFKC(),
+    "lowercase": normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]),
+    "blanks": normalizers.Replace(" ", "\u2581"),
+    "a mark at the start": normalizers.Sequence([normalizers.NFKC(), normalizers.Prepend("\u2581")]),
+    "lowercase and a mark": normalizers.Sequence([normalizers.Lowercase(), normalizers.Prepend("\u2581")]),
+}
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_an_output_is_made_harmless_as_the_tokenizer_reads_it(tokenizer, name):
+    tokenizer = deepcopy(tokenizer)
+    tokenizer.add_tokens([AddedToken("<think>", normalized=True)])
+    tokenizer.backend_tokenizer.normalizer = NORMALIZERS[name]
+    control = agent.control_strings(tokenizer)
+    ids = set(tokenizer.convert_tokens_to_ids(control))
+    assert len(ids) == len(control) == 5
+    for output in (
+        "\u1fef" * 3 + "\n\\boxed{12}",
+        "\uff40\uff40\uff40",
+        "\uff1cthink\uff1e",
+        "<THINK>",
+        "<think>",
+        "<|im_end|>",
+    ):
+        shown = agent.harmless(output, control, agent.normalizer(tokenizer))
+        assert not ids & set(tokenizer(f"```output\n{shown}\n```\n")["input_ids"]), (output, shown)
+        for text in (shown, NORMALIZERS[name].normalize_str(shown)):
+            assert agent.FENCE not in text, (output, shown)
+    assert agent.harmless("12 and 5", control, agent.normalizer(tokenizer)).replace("\u2581", " ") == "12 and 5"
+
+
+def test_the_agent_knows_its_tokenizer_s_normalizer(executor, tokenizer):
+    tokenizer = deepcopy(tokenizer)
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+    _, written = respond(executor, tokenizer, "```python\nprint(chr(0x1fef) * 3)\n```\n", "7")
+    assert written == "```output\n` ``\n```\n"
 
 
 @pytest.mark.parametrize(("longest", "reward"), [(1000, 1.0), (50, 0.0)])

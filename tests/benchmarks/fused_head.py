@@ -1,0 +1,210 @@
+"""What `--actor.fused_head` costs and saves: time and peak memory of the head in a pass, with logits and without.
+
+    python tests/benchmarks/fused_head.py --vocabularies 32000 152000 --tokens 1024 8192
+    python tests/benchmarks/fused_head.py --micro_batch 8
+
+The first measures the head alone, in bfloat16: the log-prob pass with entropies and the training pass, forward and
+backward, each in turns with logits (as OpenRLHF makes them, with our chunked entropy) and without. `cpu` is the
+process's own time, which others on the machine lengthen less than the clock's. `peak` is memory beyond weight, hidden
+states and their gradients.
+The second looks for the largest micro-batch of a training pass of OpenRLHF's actor within so many GiB, by trying: each
+trial is a process whose memory is limited (RLIMIT_DATA).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from openrlhf_stare import worker
+
+worker.install()
+
+from openrlhf.models.utils import log_probs_from_logits  # noqa: E402
+
+from openrlhf_stare.algorithms.entropy import chunked_entropy  # noqa: E402
+from openrlhf_stare.algorithms.fused_head import Logits, fused_log_probs  # noqa: E402
+
+TEMPERATURE = 0.9
+SEQUENCE = 1024  # tokens of a response in the search for the largest micro-batch
+
+
+def passes(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> dict[str, dict[str, Callable]]:
+    """Pass -> way -> what runs it once."""
+
+    def logits() -> torch.Tensor:
+        return torch.nn.functional.linear(hidden, weight).to(torch.float32).div_(TEMPERATURE)
+
+    def log_probs_with_logits() -> None:
+        with torch.no_grad():
+            x = logits()
+            chunked_entropy(x)
+            log_probs_from_logits(x, labels)
+
+    def log_probs_without() -> None:
+        with torch.no_grad():
+            fused_log_probs(hidden, weight, labels, logits=Logits(TEMPERATURE))
+
+    def training_with_logits() -> None:
+        log_probs_from_logits(logits(), labels).sum().backward()
+
+    def training_without() -> None:
+        fused_log_probs(hidden, weight, labels, logits=Logits(TEMPERATURE), entropy=False)[0].sum().backward()
+
+    return {
+        "log-probs": {"with": log_probs_with_logits, "without": log_probs_without},
+        "training": {"with": training_with_logits, "without": training_without},
+    }
+
+
+def peak_bytes(call: Callable[[], None]) -> int:
+    """The most memory that the call has besides what there was."""
+    ctypes.CDLL(None).malloc_trim(0)  # or what was freed before would be taken again, unseen
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = _status("VmRSS")
+    call()
+    return _status("VmHWM") - before
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def measure(vocabulary: int, tokens: int, size: int, repeats: int) -> list[dict]:
+    random = torch.Generator().manual_seed(0)
+    weight = (torch.randn(vocabulary, size, generator=random) * 0.02).bfloat16().requires_grad_()
+    hidden = torch.randn(tokens, size, generator=random).bfloat16().requires_grad_()
+    labels = torch.randint(0, vocabulary, (tokens,), generator=random)
+    rows = []
+    for name, ways in passes(hidden, weight, labels).items():
+        peaks = {}
+        for way, call in ways.items():
+            weight.grad = hidden.grad = None
+            peak = peak_bytes(call)
+            # Both ways make the gradients.
+            peaks[way] = peak - sum(leaf.grad.nbytes for leaf in (weight, hidden) if leaf.grad is not None)
+        times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        for _ in range(repeats):
+            for way, call in ways.items():
+                wall, cpu = time.perf_counter(), time.process_time()
+                call()
+                times[way].append((time.process_time() - cpu, time.perf_counter() - wall))
+        cpu, wall = ({way: statistics.median(t[i] for t in times[way]) for way in ways} for i in (0, 1))
+        where = {"vocabulary": vocabulary, "tokens": tokens, "pass": name}
+        rows.append(where | {"cpu_seconds": cpu, "wall_seconds": wall, "peak_bytes": peaks})
+    return rows
+
+
+def line(row: dict) -> str:
+    ratios = (row[figure]["without"] / row[figure]["with"] for figure in ("cpu_seconds", "wall_seconds", "peak_bytes"))
+    cpu, peak = row["cpu_seconds"], {way: value / 2**20 for way, value in row["peak_bytes"].items()}
+    return (
+        f"{row['vocabulary']:>10} {row['tokens']:>6} {row['pass']:>9} {cpu['with']:>8.2f} {cpu['without']:>8.2f} "
+        + "{:>6.2f} {:>6.2f} ".format(*ratios)
+        + f"{peak['with']:>9.0f} {peak['without']:>9.0f} {peak['without'] / peak['with']:>6.3f}"
+    )
+
+
+HEADER = f"{'vocabulary':>10} {'tokens':>6} {'pass':>9} {'cpu s':>8} {'without':>8} {'ratio':>6} {'wall':>6} " + (
+    f"{'peak MiB':>9} {'without':>9} {'ratio':>6}"
+)
+
+
+def train_once(model: str, way: str, responses: int, gib: float) -> None:
+    """A training pass of one micro-batch under a limit of memory. In a process of its own."""
+    from openrlhf.models.actor import Actor
+
+    from openrlhf_stare.actor_group.fused_head import FusedHeadActor
+
+    of_way = {"with": Actor, "without": functools.partial(FusedHeadActor, lambda: False)}
+    resource.setrlimit(resource.RLIMIT_DATA, (int(gib * 2**30),) * 2)
+    actor = of_way[way](model, "sdpa", temperature=TEMPERATURE)
+    actor.train()
+    sequences = torch.randint(0, 1000, (responses, SEQUENCE), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(responses, SEQUENCE - 1, dtype=torch.long)
+    actor(sequences, mask, torch.ones_like(sequences)).sum().backward()
+
+
+def largest_micro_batch(way: str, model: str, options: argparse.Namespace) -> int:
+    """The most responses of a training pass that fit, up to --most."""
+
+    def fits(responses: int) -> bool:
+        words = ["--train_once", model, way, str(responses), "--micro_batch", str(options.micro_batch)]
+        words += ["--threads", str(options.threads)]
+        done = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True)
+        if done.returncode and "allocate memory" not in done.stderr and "MemoryError" not in done.stderr:
+            raise RuntimeError(done.stderr)
+        print(f"{way} logits, {responses} responses: {'too much' if done.returncode else 'fits'}", flush=True)
+        return not done.returncode
+
+    low, high = 0, 1
+    while high <= options.most and fits(high):
+        low, high = high, 2 * high
+    high = min(high, options.most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def make_model(folder: str, vocabulary: int, size: int) -> str:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"hidden_size": size, "intermediate_size": 4 * size, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = AutoConfig.for_model(
+        "qwen2", vocab_size=vocabulary, **sizes, num_key_value_heads=4, tie_word_embeddings=True
+    )
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--vocabularies", type=int, nargs="+", default=[32_000, 152_000])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 8192])
+    parser.add_argument("--hidden", type=int, default=896, help="size of a hidden state")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1, help="torch's; a rank of a job without a GPU has one")
+    parser.add_argument("--micro_batch", type=float, metavar="GIB", help="look for the largest micro-batch instead")
+    parser.add_argument("--most", type=int, default=64, help="responses at which that search ends")
+    parser.add_argument("--train_once", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.train_once:
+        model, way, responses = options.train_once
+        train_once(model, way, int(responses), options.micro_batch)
+        return
+    print(f"torch {torch.__version__}, {options.threads} threads, hidden states of {options.hidden}, bfloat16")
+    if options.micro_batch:
+        with tempfile.TemporaryDirectory() as folder:
+            model = make_model(folder, options.vocabularies[-1], options.hidden)
+            rows = {way: largest_micro_batch(way, model, options) for way in ("with", "without")}
+        print(f"largest micro-batch of {SEQUENCE} tokens a response within {options.micro_batch:g} GiB: {rows}")
+    else:
+        print(HEADER)
+        rows = []
+        for vocabulary in options.vocabularies:
+            for tokens in options.tokens:
+                for row in measure(vocabulary, tokens, options.hidden, options.repeats):
+                    rows.append(row)
+                    print(line(row), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
