@@ -14,9 +14,6 @@ from openrlhf_stare.options import UsageError
 from openrlhf_stare.rules import Finding, refuse
 
 CONNECT_SECONDS = 10
-# Of a Ray that the job starts for itself, which nobody else is to reach. In place of 127.0.0.1 Ray would take the
-# machine's address on the network; this one is of the loopback interface, too.
-ON_LOOPBACK = {"_node_ip_address": "127.0.0.2"}
 
 
 def start(init: Callable, args: SimpleNamespace, variables: dict[str, str], runtime_env: dict | None = None, **others):
@@ -40,7 +37,6 @@ def start(init: Callable, args: SimpleNamespace, variables: dict[str, str], runt
         needs = resources.required(args)
         for finding in runtime.too_few_cores(needs.gpus):
             raise UsageError(f"{finding}; the job needs {needs}")
-        others |= ON_LOOPBACK
         if own := runtime.own_ray(needs.gpus, needs.cpus):
             others |= {**own, "include_dashboard": False}
     else:
