@@ -12,8 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
-from jobs import ROOT, job_flags, run_job
+from jobs import ROOT, job_flags, marked_processes, run_job
 from kill_jobs import killed_job, last_line
 
 THREE_STEPS = ["--data.max_samples", "12", "--ckpt.save_steps", "1"]
@@ -60,11 +61,21 @@ def test_a_terminated_driver_says_so_and_takes_its_ray_along(tmp_path):
         deadline = time.monotonic() + 60
         while "waiting" not in (tmp_path / "output.log").read_text() and time.monotonic() < deadline:
             time.sleep(0.2)
+        listening.update(listeners(mark))
         process.send_signal(signal.SIGTERM)
 
+    listening: set[tuple[str, str]] = set()
     job = run_job([], tmp_path, timeout=60, command=command, env={"PYTHONPATH": str(ROOT)}, meanwhile=terminate)
     assert job.status == 143 and not job.left_over, job.output
     assert last_line(job) == "train_ray: error: ended by SIGTERM" and "Traceback" not in job.output
+    assert len(listening) > 3 and {address for _, address in listening if not address.startswith("127.")} == set()
+
+
+def listeners(mark: str) -> set[tuple[str, str]]:
+    """The processes of a job that take connections, and at which addresses."""
+    processes = [psutil.Process(pid) for pid in marked_processes(mark)]
+    found = [(process.name(), connection) for process in processes for connection in process.net_connections()]
+    return {(name, connection.laddr.ip) for name, connection in found if connection.status == psutil.CONN_LISTEN}
 
 
 def test_an_engine_s_error_of_many_lines_is_shown_whole(addends, tmp_path, cluster):

@@ -11,7 +11,8 @@ import time
 import ray
 from ray._private.state import actors
 
-from openrlhf_stare.driver import deaths, signals, waiting
+from openrlhf_stare.driver import cluster, deaths, signals, waiting
+from openrlhf_stare.replacing import replaced
 
 
 class Mortal:
@@ -60,7 +61,8 @@ def kill(actor) -> None:
         time.sleep(0.2)
 
 
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+with replaced(cluster.RESOLVE, cluster.as_it_is):
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, **cluster.ON_LOOPBACK)
 try:
     if sys.argv[1:] != ["waits"]:
         stop_one_of_three()

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -146,3 +147,14 @@ def test_an_address_of_another_kind_is_refused(monkeypatch, address, said):
     monkeypatch.setenv("RAY_ADDRESS", address)
     found = [str(finding) for finding in cluster.address_for_others()]
     assert found == [] if said is None else found[0].startswith(f"RAY_ADDRESS {address} {said}")
+
+
+@pytest.mark.parametrize("running", [None, "10.0.0.1:6379"])
+def test_only_a_ray_of_the_jobs_own_is_told_to_listen_on_loopback(monkeypatch, running):
+    monkeypatch.setattr(cluster, "running_cluster", lambda: running)
+    monkeypatch.setattr(cluster, "check_that_it_answers", lambda address: None)
+    monkeypatch.setattr(cluster.resources, "required", lambda args: cluster.resources.Needs(1, 2, ()))
+    monkeypatch.setattr(cluster.signals, "listen_to_sigterm", lambda: None)
+    given: dict = {}
+    cluster.start(lambda **settings: given.update(settings), SimpleNamespace(preflight=True), {})
+    assert given.get("_node_ip_address") == (None if running else "127.0.0.1")
