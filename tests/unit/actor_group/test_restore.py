@@ -162,15 +162,15 @@ def test_after_a_collapse_a_higher_target_gets_its_rollouts_and_the_same_flags_s
         first.controller.update(0.1)
     checkpoint = {"global_step": 2, "entropy": first._state()}
     first.controller.update(0.1)
-    assert first.controller.collapse
+    assert first.controller.stop
 
     again = actor_of(checkpoint, control)
     again.controller.update(0.1)
-    assert again.controller.collapse
+    assert again.controller.stop
     remedied = actor_of(checkpoint, dataclasses.replace(control, target=0.6))
     for _ in range(2):
         remedied.controller.update(0.1)
-        assert not remedied.controller.collapse
+        assert not remedied.controller.stop
     assert remedied.controller.updates == 4
 
 
@@ -187,7 +187,20 @@ def test_after_a_remedy_the_rollouts_below_stop_below_are_counted_anew(remedy, c
     resumed, _ = actor_with(states, dataclasses.replace(control, **remedy))
     assert resumed.controller.low_rollouts == counted
     resumed.controller.update(0.05)
-    assert (resumed.controller.collapse is None) == bool(remedy)
+    assert (resumed.controller.stop is None) == bool(remedy)
+
+
+@pytest.mark.parametrize("saved, resumed", [("stare", "openrlhf"), ("openrlhf", "tpo"), ("openrlhf", "openrlhf")])
+def test_the_first_entropy_stays_the_runs_under_any_loss(saved, resumed):
+    control = EntropyControl(schedule="open", stop_below="50%")
+    before = EntropyController(control, ())
+    before.update(0.8)
+    state = {"method": saved, "flags": {}, "controller": before.state_dict()}
+    actor = StarePolicyActor.__new__(StarePolicyActor)
+    actor.part, actor.loss, actor.controller = resumed, None, EntropyController(control, ())
+    actor._restore({"global_step": 1, "entropy": state})
+    assert (actor.controller.first_entropy, actor.controller.updates) == (0.8, 1)
+    assert "--entropy.stop_below 50% is 0.4 nats" in actor.controller.percentages
 
 
 def test_an_option_that_is_newer_than_the_checkpoint_is_no_difference():
