@@ -285,8 +285,8 @@ class EntropyController:
             for name, value in given.items()
         )
         return (
-            f"This run started at an entropy of {self.first_entropy:.4g} nats, so {', '.join(in_nats)}: a resume keeps "
-            "that, and a run that goes on from a saved model starts at its own"
+            f"This run started at an entropy of {self.first_entropy:.4g} nats, so {', '.join(in_nats)}: a resume "
+            "keeps that, and a run that goes on from a saved model starts at its own"
         )
 
     @property
