@@ -75,6 +75,7 @@ def add_flags(parser: argparse.ArgumentParser, own: Sequence[str] = ()) -> None:
     Args:
         own: files with methods of the user's own, whose options become flags.
     """
+    _keep_abbreviations(parser)
     group = parser.add_argument_group("STARE", "What openrlhf-stare adds; every other flag is OpenRLHF's own.")
     group.add_argument(
         "--policy_loss",
@@ -94,7 +95,7 @@ def add_flags(parser: argparse.ArgumentParser, own: Sequence[str] = ()) -> None:
         default=argparse.SUPPRESS,
         help=f"short form of {ESTIMATOR}; sr_grpo, which is ours, gives every response of a prompt their soft reward",
     )
-    _add_min_new_tokens(parser, group)
+    _add_min_new_tokens(group)
     group.add_argument(
         "--eval_top_p",
         type=float,
@@ -138,8 +139,19 @@ def _add_flags_of_the_start(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_min_new_tokens(parser: argparse.ArgumentParser, group: argparse._ArgumentGroup) -> None:
-    added = group.add_argument(
+def _keep_abbreviations(parser: argparse.ArgumentParser) -> None:
+    """Have what abbreviates a flag that the parser has now mean that flag, whatever is added later."""
+    theirs, by_prefix = set(parser._actions), parser._get_option_tuples
+
+    def as_before(word: str) -> list:
+        found = by_prefix(word)
+        return [option for option in found if option[0] in theirs] or found
+
+    parser._get_option_tuples = as_before
+
+
+def _add_min_new_tokens(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--rollout.min_new_tokens",
         type=int,
         default=1,
@@ -147,9 +159,6 @@ def _add_min_new_tokens(parser: argparse.ArgumentParser, group: argparse._Argume
         help="tokens before the end token may be sampled; above 0 the engine samples from another distribution than "
         "the policy's (default: %(default)s, what OpenRLHF asks for)",
     )
-    # It begins like flags of OpenRLHF's, whose abbreviations keep their meaning.
-    by_prefix = parser._get_option_tuples
-    parser._get_option_tuples = lambda word: [found for found in by_prefix(word) if found[0] is not added]
 
 
 def _answer_with_one_line(parser: argparse.ArgumentParser) -> None:

@@ -189,7 +189,7 @@ def test_after_a_job_has_ended_the_next_says_nothing(tmp_path, locks, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1])
+@pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1], ids=["alive", "none"])
 def test_another_process_of_the_same_number_is_not_the_owner(tmp_path, monkeypatch, pid):
     monkeypatch.setattr(fcntl, "flock", no_flock)
     owner = {"host": socket.gethostname(), "pid": pid, "started": 1}

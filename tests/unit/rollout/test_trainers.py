@@ -63,3 +63,19 @@ def test_ray_takes_our_method_along_to_the_process(module, name):
     done = subprocess.run([sys.executable, "-c", ARRIVED], input=pickled, capture_output=True, timeout=300)
     place = trainer(module, name).__module__
     assert done.stdout.decode().splitlines()[-1:] == [f"{place} {name} TellsTheStep.ppo_train"], done.stderr
+
+
+ASYNC = """
+import inspect, pickle, sys
+from openrlhf_stare import worker
+worker.install()
+names = inspect.unwrap(pickle.load(sys.stdin.buffer).__init__).__globals__  # Ray wraps it
+print(names["TrainingActor"].__ray_metadata__.modified_class.__module__)
+"""
+
+
+def test_in_async_mode_the_process_that_starts_the_trainer_starts_ours():
+    """Ray pickles OpenRLHF's `PPOTrainerAsync` by value, with the actor classes that it knows."""
+    pickled = ray.cloudpickle.dumps(trainer("openrlhf.trainer.ppo_trainer_async", "PPOTrainerAsync"))
+    done = subprocess.run([sys.executable, "-c", ASYNC], input=pickled, capture_output=True, timeout=300)
+    assert done.stdout.decode().splitlines()[-1:] == ["openrlhf_stare.rollout.async_trainer"], done.stderr

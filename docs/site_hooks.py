@@ -1,0 +1,20 @@
+"""Hooks of `mkdocs build`: the site's first page is README.md, so that it is written once."""
+
+import re
+from pathlib import Path
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def on_files(files: Files, config) -> Files:
+    """Add README.md as index.md, with its links to `docs/` turned into links within that folder."""
+    text = re.sub(r"\]\(docs/", "](", (ROOT / "README.md").read_text())
+    files.append(File.generated(config, "index.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_) -> str:
+    """The other way round: links from the pages to README.md."""
+    return markdown.replace("](../README.md", "](index.md")
