@@ -555,6 +555,8 @@ def test_an_agent_file(args, tmp_path):
     (tmp_path / "agent.py").write_text("")
     check, sentence = failure(args)
     assert check == "reward" and "does not define AgentExecutor" in sentence
+    args.train.agent_func_path = str((tmp_path / "agent.py").rename(tmp_path / "agent"))
+    assert "agent is no Python file: give one whose name ends with .py" in failure(args)[1]
 
 
 @pytest.mark.parametrize(
