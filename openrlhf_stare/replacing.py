@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
 from openrlhf_stare.substitutions import TABLE, Substitution
@@ -55,8 +56,8 @@ def replaced(place: str, by: object, on: object | None = None) -> Iterator[None]
         yield
 
 
-def plain_class(actor_class) -> type:
-    """The class under a Ray actor class, which another class can extend.
+def plain_class(actor_class: Any) -> Any:
+    """The class under a Ray actor class, which another class can extend; `Any`, since that is what theirs are here.
 
     It has copies of all its inherited methods, made by Ray.
     """
@@ -64,7 +65,7 @@ def plain_class(actor_class) -> type:
 
 
 def _install_after_ours(row: Substitution, _: ModuleType) -> None:
-    if (module := sys.modules.get(row.module)) and not module.__spec__._initializing:
+    if (module := sys.modules.get(row.module)) and not _is_loading(module):
         _install(row, module)
 
 
@@ -74,15 +75,20 @@ def _install(row: Substitution, module: ModuleType) -> None:
         ours, name = importlib.import_module(each.by.rpartition(".")[0]), each.by.rpartition(".")[2]
         if each in _standing:
             continue
-        if not hasattr(ours, name) and ours.__spec__._initializing:
+        if not hasattr(ours, name) and _is_loading(ours):
             return  # the next one may extend it
         _standing.add(each)
         _place(each, module)
 
 
+def _is_loading(module: ModuleType) -> bool:
+    return getattr(module.__spec__, "_initializing", False)
+
+
 def _place(row: Substitution, module: ModuleType) -> None:
     owner, name = _owner(module, row.name), row.name.rpartition(".")[2]
-    theirs, ours = getattr(owner, name, None), pkgutil.resolve_name(row.by)
+    theirs: Any = getattr(owner, name, None)
+    ours = pkgutil.resolve_name(row.by)
     if row.wraps:
         ours = ours(theirs)
     elif hasattr(theirs, "__ray_metadata__"):  # an actor class: ours becomes one with the same options
@@ -95,10 +101,10 @@ def _place(row: Substitution, module: ModuleType) -> None:
     setattr(owner, name, ours)
 
 
-def _owner(module: ModuleType, name: str):
+def _owner(module: ModuleType, name: str) -> Any:
     """What has the last part of a dotted name as an attribute."""
     return functools.reduce(getattr, name.split(".")[:-1], module)
 
 
-def _call(path: str):
+def _call(path: str) -> Any:
     return pkgutil.resolve_name(path)()
