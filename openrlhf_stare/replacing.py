@@ -16,7 +16,8 @@ from unittest.mock import patch
 from openrlhf_stare.substitutions import TABLE, Substitution
 from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
 
-_standing: set[Substitution] = set()  # what this process has put in place, always to stand there
+_announced: list[Substitution] = []  # what is always to stand in its place in this process
+_standing: set[Substitution] = set()  # what of it has been put there
 
 
 def announce(cpu: bool) -> None:
@@ -30,6 +31,7 @@ def announce(cpu: bool) -> None:
         if not row.name:
             hold_during_import(row.module, functools.partial(_call, row.by))
         elif row.during is None:
+            _announced.append(row)
             patch_when_imported(row.module, functools.partial(_install, row))
             if not row.wraps:  # ours may be imported first, and is not ready then while it imports theirs
                 patch_when_imported(row.by.rpartition(".")[0], functools.partial(_install_after_ours, row))
@@ -68,11 +70,15 @@ def _install_after_ours(row: Substitution, _: ModuleType) -> None:
 
 
 def _install(row: Substitution, module: ModuleType) -> None:
-    """Put ours in place for good, once; later if it is only being imported."""
-    ours, name = importlib.import_module(row.by.rpartition(".")[0]), row.by.rpartition(".")[2]
-    if row not in _standing and (hasattr(ours, name) or not _is_loading(ours)):
-        _standing.add(row)
-        _place(row, module)
+    """Put ours in its place for good, once and in the table's order; later if it is only being imported."""
+    for each in [each for each in _announced if each.place == row.place]:
+        ours, name = importlib.import_module(each.by.rpartition(".")[0]), each.by.rpartition(".")[2]
+        if each in _standing:
+            continue
+        if not hasattr(ours, name) and _is_loading(ours):
+            return  # the next one may extend it
+        _standing.add(each)
+        _place(each, module)
 
 
 def _is_loading(module: ModuleType) -> bool:
