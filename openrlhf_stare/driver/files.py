@@ -280,7 +280,7 @@ def _scripts(args: SimpleNamespace) -> list[tuple[str, str, str]]:
 
 
 @contextmanager
-def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[tuple[str, object] | None], None]]:
+def _trial(path: str, name: str, flag: str) -> Iterator[Callable[..., None]]:
     """The import of a file in a process of its own, since it may hang or end its process.
 
     The function given takes prompt and label of a row for its `reward_func` to be tried on, or None, and waits for the
@@ -294,7 +294,7 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[tuple[str, obj
         with suppress(OSError):  # none is left, or only another user's
             os.killpg(process.pid, signal.SIGKILL)
 
-    def outcome(example: tuple[str, object] | None) -> None:
+    def outcome(example: tuple[str, object] | None = None) -> None:
         pickle.dump(example, question)
         question.flush()
         os.write(asking, b"!")
