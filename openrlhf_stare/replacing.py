@@ -15,16 +15,21 @@ from unittest.mock import patch
 from openrlhf_stare.substitutions import TABLE, Substitution
 from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
 
+_announced: set[str | None] = set()
 _standing: set[Substitution] = set()  # what this process has put in place, always to stand there
 
 
-def announce(cpu: bool) -> None:
-    """Have all that stands there always put in place when its module is imported; `cpu` for the CPU runtime's rows.
+def announce(missing: str | None) -> None:
+    """Have all that stands there always put in place when its module is imported, once: the table's rows for where
+    there is none of `missing`, or for everywhere.
 
     Cheap: neither theirs nor ours is imported here.
     """
+    if missing in _announced:
+        return
+    _announced.add(missing)
     for row in TABLE:
-        if row.cpu is not cpu:
+        if row.missing != missing:
             continue
         if not row.name:
             hold_during_import(row.module, functools.partial(_call, row.by))

@@ -108,7 +108,26 @@ def _versions(args: SimpleNamespace) -> str:
         if not found:
             raise UsageError(f"{names[0]} is not installed{why}: run launch/install.sh on this node")
         stack += found
+    if others := _other_versions(dict(stack)):
+        raise UsageError("; ".join(others))
     return ", ".join(" ".join(pair) for pair in stack)
+
+
+def _other_versions(found: dict[str, str]) -> list[str]:
+    """What is of another version than this OpenRLHF asks for, a clause each. `found` has versions by name."""
+    from packaging.requirements import Requirement
+
+    clauses = []
+    for asked in map(Requirement, importlib.metadata.requires("openrlhf") or ()):
+        if asked.marker and not asked.marker.evaluate({"extra": "vllm"}):
+            continue
+        for name in (asked.name, f"{asked.name}-cpu"):
+            if name in found and not asked.specifier.contains(found[name], prereleases=True):
+                clauses.append(
+                    f"{name} {found[name]} is not the {asked.name}{asked.specifier} that openrlhf {found['openrlhf']} "
+                    f"asks for: pip install '{name}{asked.specifier}'"
+                )
+    return clauses
 
 
 def _version(distribution: str) -> str | None:
