@@ -118,6 +118,13 @@ export UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}} UV_EXTRA_INDEX_URL=${
 export UV_INDEX_STRATEGY=${UV_INDEX_STRATEGY:-unsafe-best-match}
 install() { "$uv" pip install --quiet --python .venv/bin/python "${torch[@]}" "$@"; }
 
+# As its own file says: to import torch would take seconds.
+cuda_of_torch() {
+    .venv/bin/python -c 'import pathlib, runpy, sysconfig
+of = runpy.run_path(str(pathlib.Path(sysconfig.get_path("purelib"), "torch", "version.py")))
+print(of["cuda"] or of["hip"] or "the CPU")'
+}
+
 # flash-attn tells what it needs only where torch is installed, and is installed by itself.
 overrides=launch/cpu-overrides.txt
 [[ $kind == cpu ]] || overrides=launch/gpu-overrides.txt
@@ -130,6 +137,9 @@ fi
 if [[ $kind == gpu ]]; then
     say "OpenRLHF and vLLM, with the torch that it is compiled for"
     install --override "$overrides" "torch==$TORCH" "vllm==$VLLM" ninja pip -e ".[gpu,math,report,test]"
+    [[ $(cuda_of_torch) == "$CUDA" ]] ||
+        stop "uv took a torch $TORCH for '$(cuda_of_torch)' instead of CUDA $CUDA, from PIP_FIND_LINKS or another index" \
+            "than PyPI: unset that, and run this again"
     ! has_gpu || .venv/bin/python -W ignore -c 'import torch; torch.zeros(1, device="cuda")' ||
         stop "torch $TORCH for CUDA $CUDA cannot use this GPU (above): docs/cluster.md says what to do about another CUDA"
     if [[ $flash_attn == "$FLASH_ATTN_VERSION" ]]; then
@@ -153,10 +163,7 @@ if [[ $kind == gpu ]]; then
     fi
 else
     install --override "$overrides" pip -e ".[cpu,math,report,test]"
-    # Its own file says what it was built for; to import torch would take seconds here.
-    .venv/bin/python -c 'import pathlib, runpy, sys, sysconfig
-of = runpy.run_path(str(pathlib.Path(sysconfig.get_path("purelib"), "torch", "version.py")))
-sys.exit(bool(of["cuda"] or of["hip"]))' ||
+    [[ $(cuda_of_torch) == "the CPU" ]] ||
         stop "uv took a GPU build of torch: set UV_INDEX to the index of torch's CPU builds that pytorch.org names," \
             "and run this again"
 fi

@@ -12,8 +12,16 @@ default_steps=200
 steps=${STEPS:-$default_steps}
 positive STEPS "$steps"
 
-gpus=0
-if [[ ${OPENRLHF_STARE_CPU:-0} != 1 ]]; then gpus=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU) || true; fi
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU) || true
+if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then # of which Ray sees no others
+    visible=$(tr -cd , <<<"$CUDA_VISIBLE_DEVICES" | wc -c)
+    if [[ -z $CUDA_VISIBLE_DEVICES ]]; then visible=0; else visible=$((visible + 1)); fi
+    gpus=$((visible < gpus ? visible : gpus))
+fi
+if [[ ${OPENRLHF_STARE_CPU:-0} == 1 ]] || ((gpus == 0)); then
+    gpus=0
+    export OPENRLHF_STARE_CPU=1
+fi
 bash launch/install.sh
 
 # Every run has a folder of its own, named after the time and the flags.
