@@ -7,7 +7,7 @@ import importlib
 import os
 import pkgutil
 
-os.environ |= {"DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+os.environ |= {"DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_RANK": "0"}
 
 import openrlhf_stare
 from openrlhf_stare import gpu, runtime, worker

