@@ -249,6 +249,14 @@ OPENRLHF = (
         "engines",
     ),
     Substitution(
+        "ray._private.services",
+        "resolve_ip_for_localhost",
+        "openrlhf_stare.driver.cluster.as_it_is",
+        "a Ray that a job starts for itself takes connections from the network",
+        "driver",
+        during="ray.init",
+    ),
+    Substitution(
         "openrlhf.trainer.ray.launcher",
         "BaseDistributedActor._get_free_port",
         "openrlhf_stare.rollout.ports.held_port",

@@ -69,6 +69,8 @@ class StarePolicyActor(PolicyModelActor):
         strengths = self.loss.method.strengths if self.loss else ()
         self.controller = EntropyController(self.trainer.control, strengths)
         self._restore(self.checkpoint_states)
+        if sentence := self.controller.percentages:  # of the run's start, which the checkpoint has
+            self._notice(sentence)
         self._told_of_no_advantage = self._told_of_a_bound = False
         self.record: TokenRecord | None = None
         if (responses := responses_to_record(args)) and strategy.is_rank_0():
@@ -255,6 +257,8 @@ class StarePolicyActor(PolicyModelActor):
             # All that counts then are the rollouts below --entropy.stop_below.
             if state["method"] == self.part:
                 self._load_controller(state, differing)
+            else:
+                self.controller.follow(state["controller"])
             return
         # What the strengths start from, or how they move: the saved values would not be what the flags ask for.
         names = {strength.name for strength in self.loss.method.strengths}

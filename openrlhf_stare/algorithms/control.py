@@ -285,8 +285,8 @@ class EntropyController:
             for name, value in given.items()
         )
         return (
-            f"This run starts at an entropy of {self.first_entropy:.4g} nats, so {', '.join(in_nats)}: a resume keeps "
-            "that, and a run that goes on from a saved model starts at its own"
+            f"This run started at an entropy of {self.first_entropy:.4g} nats, so {', '.join(in_nats)}: a resume "
+            "keeps that, and a run that goes on from a saved model starts at its own"
         )
 
     @property
@@ -366,8 +366,8 @@ class EntropyController:
             setattr(self, name, dict(value) if name == "values" else value)
 
     def count_anew(self) -> None:
-        """Forget for how many rollouts the entropy has been too low, so that a remedy has its time to act."""
-        self.low_rollouts = 0
+        """Forget for how many rollouts the entropy has been out of range, so that a remedy has its time to act."""
+        self.low_rollouts = self.high_rollouts = self.stuck_rollouts = 0
 
 
 def _names(state: dict) -> set[str]:

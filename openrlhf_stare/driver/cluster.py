@@ -11,12 +11,13 @@ from types import SimpleNamespace
 from openrlhf_stare import runtime, worker
 from openrlhf_stare.driver import console, resources, signals
 from openrlhf_stare.options import UsageError
+from openrlhf_stare.replacing import replaced
 from openrlhf_stare.rules import Finding, refuse
 
 CONNECT_SECONDS = 10
-# Of a Ray that the job starts for itself, which nobody else is to reach. In place of 127.0.0.1 Ray would take the
-# machine's address on the network; this one is of the loopback interface, too.
-ON_LOOPBACK = {"_node_ip_address": "127.0.0.2"}
+# Of a Ray that the job starts for itself, which nobody else is to reach: its servers then listen there only.
+ON_LOOPBACK = {"_node_ip_address": "127.0.0.1"}
+RESOLVE = "ray._private.services.resolve_ip_for_localhost"
 
 
 def start(init: Callable, args: SimpleNamespace, variables: dict[str, str], runtime_env: dict | None = None, **others):
@@ -51,7 +52,8 @@ def start(init: Callable, args: SimpleNamespace, variables: dict[str, str], runt
     if args.preflight:
         # On a node without our package it would end every worker, before one could say what is missing.
         runtime_env.pop("worker_process_setup_hook", None)
-    context = init(runtime_env=runtime_env, **others)
+    with replaced(RESOLVE, as_it_is):
+        context = init(runtime_env=runtime_env, **others)
     signals.listen_to_sigterm()
     if not args.preflight:  # which has a row for it
         from openrlhf_stare.driver import scaling  # imports Ray
@@ -60,6 +62,11 @@ def start(init: Callable, args: SimpleNamespace, variables: dict[str, str], runt
         refuse(*unfit(args, ray.cluster_resources()))
         console.end_phase("Ray")
     return context
+
+
+def as_it_is(host: str) -> str:
+    """127.0.0.1 stays what it is, where Ray would take the machine's address on the network."""
+    return host
 
 
 def unfit(args: SimpleNamespace, available: dict[str, float]) -> tuple[Iterator[Finding], ...]:

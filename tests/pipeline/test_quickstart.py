@@ -42,7 +42,7 @@ def test_a_clone_installs_itself_and_trains_without_a_compiler(tmp_path):
 def follow_the_page_about_a_task_of_ones_own(clone, environment):
     """The folder is copied, its reward and its prompts are changed, and its script is started."""
     page = (clone / "docs/own_task.md").read_text()
-    assert "bash launch/own_task/train.sh" in page and "`launch/my_task`" in page
+    assert "bash launch/own_task/train.sh" in page and "`my_task` beside it" in page
     task = clone / "launch/my_task"
     shutil.copytree(clone / "launch/own_task", task)
     reward = task / "reward.py"

@@ -33,8 +33,8 @@ MAY_IMPORT = {
     "report": "algorithms options",
     "worker": "replacing runtime",
     "vllm_plugin": "runtime",
-    "driver": "actor_group algorithms dealing methods notices options rollout rules runtime substitutions tools tpo "
-    "worker",
+    "driver": "actor_group algorithms dealing methods notices options replacing rollout rules runtime substitutions "
+    "tools tpo worker",
     "train_ray": "dealing driver notices options replacing rules runtime tools worker",
     "__init__": "runtime",
 }

@@ -190,6 +190,19 @@ def test_after_a_remedy_the_rollouts_below_stop_below_are_counted_anew(remedy, c
     assert (resumed.controller.stop is None) == bool(remedy)
 
 
+@pytest.mark.parametrize("saved, resumed", [("stare", "openrlhf"), ("openrlhf", "tpo"), ("openrlhf", "openrlhf")])
+def test_the_first_entropy_stays_the_runs_under_any_loss(saved, resumed):
+    control = EntropyControl(schedule="open", stop_below="50%")
+    before = EntropyController(control, ())
+    before.update(0.8)
+    state = {"method": saved, "flags": {}, "controller": before.state_dict()}
+    actor = StarePolicyActor.__new__(StarePolicyActor)
+    actor.part, actor.loss, actor.controller = resumed, None, EntropyController(control, ())
+    actor._restore({"global_step": 1, "entropy": state})
+    assert (actor.controller.first_entropy, actor.controller.updates) == (0.8, 1)
+    assert "--entropy.stop_below 50% is 0.4 nats" in actor.controller.percentages
+
+
 def test_an_option_that_is_newer_than_the_checkpoint_is_no_difference():
     states = saved_states()
     del states["entropy"]["flags"]["stare.selection"]

@@ -226,7 +226,7 @@ def test_a_target_can_be_a_percentage_of_the_first_finite_entropy():
         targets.append(one.target)
     assert one.first_entropy == 0.8 and targets == pytest.approx([0.4, 0.3, 0.2, 0.2])
     assert one.percentages.startswith(
-        "This run starts at an entropy of 0.8 nats, so --entropy.target 50% is 0.4 nats, "
+        "This run started at an entropy of 0.8 nats, so --entropy.target 50% is 0.4 nats, "
     )
     assert "--entropy.target_end 25% is 0.2 nats, --entropy.stop_below 10% is 0.08 nats: a resume" in one.percentages
 

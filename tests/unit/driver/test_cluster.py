@@ -157,4 +157,4 @@ def test_only_a_ray_of_the_jobs_own_is_told_to_listen_on_loopback(monkeypatch, r
     monkeypatch.setattr(cluster.signals, "listen_to_sigterm", lambda: None)
     given: dict = {}
     cluster.start(lambda **settings: given.update(settings), SimpleNamespace(preflight=True), {})
-    assert given.get("_node_ip_address") == (None if running else "127.0.0.2")
+    assert given.get("_node_ip_address") == (None if running else "127.0.0.1")

@@ -46,6 +46,9 @@ def report(tmp_path_factory) -> Path:
     line |= {"surprisal": [3.0, 0.1], "advantage": [1.0, -1.0], "omega": [1.1, 1.0]}
     line |= {"tau_positive": 2.0, "tau_negative": 1.0}
     (folder / "stare/tokens.jsonl").write_text(json.dumps(line) + "\n")
+    settings = {"strengths": ["stare/reweight_w", "stare/reweight_m"], "sets": [HOSTILE, "L-"], "facts": {}}
+    settings |= {"flags": {f"entropy.{HOSTILE}": HOSTILE}, "arguments": {}}
+    (folder / "stare/settings.json").write_text(json.dumps(settings))
     path = folder / "report.html"
     path.write_text(page.html(read_runs([folder / "stare", folder / "grpo"])), encoding="utf-8")
     return path
