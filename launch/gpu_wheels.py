@@ -88,7 +88,7 @@ def compile_deepspeeds_adam() -> None:
     builder = FusedAdamBuilder()
     sources = [builder.deepspeed_src_path(path) for path in builder.sources()]
     include = [str(builder.deepspeed_src_path(path)) for path in builder.include_paths()]
-    flags = ["-O3", "-std=c++17", "-DVERSION_GE_1_1", "-DVERSION_GE_1_3", "-DVERSION_GE_1_5"]
+    flags = ["-O3", *builder.version_dependent_macros()]
     load("fused_adam", sources, extra_include_paths=include, extra_cflags=flags, extra_cuda_cflags=flags)
     say(f"DeepSpeed's Adam compiles with {compiler.cuda_home()}")
 

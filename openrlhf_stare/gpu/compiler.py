@@ -12,6 +12,9 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
+# What torch's own headers include, of which an installation of nvcc alone has the first.
+HEADERS = ("cuda_runtime.h", "cublas_v2.h", "cublasLt.h", "cusparse.h", "cusolverDn.h")
+
 
 @functools.cache
 def missing() -> str | None:
@@ -22,8 +25,9 @@ def missing() -> str | None:
         return f"there is no CUDA {needed} toolkit ({nvcc} does not run)"
     if found != needed:  # DeepSpeed knows no newer one that goes with this
         return f"{nvcc} is of CUDA {found}, and torch of CUDA {needed}"
-    if not (cuda_home() / "include" / "cuda_runtime.h").is_file():
-        return f"{cuda_home()}/include has no cuda_runtime.h"
+    for header in HEADERS:
+        if not (cuda_home() / "include" / header).is_file():
+            return f"{cuda_home()}/include has no {header}"
     programs = (os.environ.get("CXX", "g++"), "a C++ compiler"), ("ninja", "ninja")
     path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)))
     for program, what in programs:

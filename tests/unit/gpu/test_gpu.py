@@ -111,7 +111,8 @@ def toolkit(monkeypatch, tmp_path) -> Path:
     for folder in (programs, home / "bin", home / "include", include):
         folder.mkdir(parents=True)
     write_nvcc(home / "bin/nvcc", "13.0")
-    (home / "include/cuda_runtime.h").touch()
+    for header in compiler.HEADERS:
+        (home / "include" / header).touch()
     (include / "Python.h").touch()
     for name in ("g++", "ninja"):
         (programs / name).write_text("#!/bin/sh\n")
@@ -140,6 +141,7 @@ def test_a_machine_with_everything_compiles_deepspeeds_adam(toolkit, capsys, fla
     [
         ("cuda/bin/nvcc", r"there is no CUDA 13.0 toolkit \(.*/cuda/bin/nvcc does not run\)"),
         ("cuda/include/cuda_runtime.h", r".*/cuda/include has no cuda_runtime.h"),
+        ("cuda/include/cusparse.h", r".*/cuda/include has no cusparse.h"),
         ("programs/g++", r"a C\+\+ compiler is not on the PATH"),
         ("programs/ninja", "ninja is not on the PATH"),
         ("python/Python.h", r"Python's headers \(Python.h\) are not installed"),
