@@ -20,6 +20,8 @@ HEADERS = ("cuda_runtime.h", "cublas_v2.h", "cublasLt.h", "cusparse.h", "cusolve
 def missing() -> str | None:
     """What is not here of what DeepSpeed needs to compile for torch's CUDA, as a clause; None if all is."""
     needed, nvcc = cuda_of_torch(), cuda_home() / "bin" / "nvcc"
+    if needed is None:
+        return "torch is made for no CUDA"
     found = release(nvcc)
     if found is None:
         return f"there is no CUDA {needed} toolkit ({nvcc} does not run)"

@@ -157,6 +157,11 @@ def test_what_is_missing_is_named_and_torchs_adam_taken(toolkit, capsys, lost, c
     assert re.fullmatch(f"openrlhf-stare: the optimizer is torch's fused Adam, .* DeepSpeed's, since {clause}", said)
 
 
+def test_a_torch_for_the_cpu_has_no_toolkit(toolkit, monkeypatch):
+    monkeypatch.setattr(compiler, "cuda_of_torch", lambda: None)
+    assert compiler.missing() == "torch is made for no CUDA"
+
+
 @pytest.mark.parametrize("version", ["12.9", "13.1"])
 def test_the_toolkit_has_to_be_of_torchs_cuda(toolkit, version):
     """Of 13.1 beside a torch for 13.0 DeepSpeed says CUDAMismatchException."""
