@@ -40,7 +40,7 @@ say "model and prompts"
 cp "$home/prompts.jsonl" "$run/prompts.jsonl"
 
 addends_job "$home/model" "$run/prompts.jsonl" "$run"
-job+=(--entropy.target 0.4)
+job+=(--entropy.target 50%) # of what the policy starts with
 # For so small a model vLLM needs little memory; with more of it, it would take half a minute to divide it into blocks.
 if ((gpus > 0)); then job+=(--vllm.gpu_memory_utilization 0.2 --vllm.enforce_eager); fi
 case $gpus in
@@ -55,8 +55,7 @@ case $gpus in
     ;;
 *) machine="three GPUs" ;;
 esac
-# So small a policy collapses fast: W needs larger steps and a higher ceiling than the defaults, which suit 7B.
-if [[ " $* " != *" --policy_loss"* ]]; then job+=(--entropy.schedule adaptive --entropy.step 0.2 --stare.w_max 20); fi
+if [[ " $* " != *" --policy_loss"* ]]; then job+=(--entropy.schedule pi); fi
 
 say "$steps steps on $machine"
 "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@"

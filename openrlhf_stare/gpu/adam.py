@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 
 def fused_torch_adam(get_config: Callable) -> Callable:
@@ -11,7 +12,7 @@ def fused_torch_adam(get_config: Callable) -> Callable:
     DeepSpeed compiles, for the GPU and for `--ds.adam_offload`."""
 
     @functools.wraps(get_config)
-    def wrapped(*args, **kwargs):
+    def wrapped(*args: Any, **kwargs: Any) -> dict[str, Any]:
         config = get_config(*args, **kwargs)
         if optimizer := config.get("optimizer"):
             optimizer["params"]["torch_adam"] = True
