@@ -9,9 +9,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def on_files(files: Files, config) -> Files:
-    """Add README.md as index.md, with its links to `docs/` turned into links within that folder."""
-    text = re.sub(r"\]\(docs/", "](", (ROOT / "README.md").read_text())
-    files.append(File.generated(config, "index.md", content=text))
+    """Add README.md as index.md, and what it names beside it, with links to `docs/` turned into links within it."""
+    for source, page in (("README.md", "index.md"), ("CONTRIBUTING.md",) * 2, ("CITATION.cff",) * 2):
+        text = re.sub(r"\]\(docs/", "](", (ROOT / source).read_text())
+        files.append(File.generated(config, page, content=text))
     return files
 
 

@@ -1,4 +1,4 @@
-"""Writes the byte code of what a job on a CPU imports, and of little else: .venv/bin/python launch/byte_code.py
+"""Writes the byte code of what a job imports, and of little else: .venv/bin/python launch/byte_code.py
 
 The installer calls it once. Without it each of a job's processes compiles some thousand modules at its first start,
 and at every start where PYTHONDONTWRITEBYTECODE is set.
@@ -12,9 +12,10 @@ import sysconfig
 from pathlib import Path
 
 # Of the packages with more source than SMALL these, and all of the smaller ones.
-LARGE = """PIL accelerate aiohttp datasets deepspeed fsspec google grpc huggingface_hub mistral_common mpmath networkx
+LARGE = """PIL accelerate aiohttp cuda datasets deepspeed fsspec google grpc huggingface_hub liger_kernel llvmlite
+mistral_common mpmath networkx numba
 numpy openai openrlhf opentelemetry pandas peft pyarrow pydantic ray rich setuptools sympy tensorboard torch torchgen
-transformers tvm_ffi vllm""".split()
+torchaudio torchvision transformers triton tvm_ffi vllm""".split()
 SMALL = 500_000  # bytes
 # What of them no job imports, or of models one file of some hundred.
 LEFT_OUT = re.compile(

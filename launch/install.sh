@@ -2,17 +2,19 @@
 # Installs openrlhf-stare and the stack it runs on into .venv: launch/install.sh [cpu|gpu] [--dry-run]
 # The default is gpu where nvidia-smi lists one, unless OPENRLHF_STARE_CPU=1 is set. --dry-run only resolves the
 # versions. Safe to run again: a finished installation of the same versions is left as it is.
+# For gpu: FLASH_ATTN=1 compiles flash-attn, which takes a CUDA toolkit and half an hour; FLASH_ATTN_WHEEL=FILE installs
+# one that is compiled already. Without either a job has torch's attention in its place.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-TORCH=2.13.0 VLLM=0.29.0 FLASH_ATTN=2.8.3
+TORCH=2.13.0 CUDA=13.0 VLLM=0.29.0 FLASH_ATTN_VERSION=2.8.3.post2
 
 say() { printf 'install: %s\n' "$*"; }
 stop() {
     printf 'install: %s\n' "$*" >&2
     exit 2
 }
-has_gpu() { [[ ${OPENRLHF_STARE_CPU:-0} != 1 ]] && nvidia-smi -L >/dev/null 2>&1; }
+has_gpu() { nvidia-smi -L >/dev/null 2>&1; }
 
 kind= dry_run=()
 for argument in "$@"; do
@@ -22,24 +24,79 @@ for argument in "$@"; do
     *) stop "'$argument' is neither cpu nor gpu nor --dry-run" ;;
     esac
 done
-kind=${kind:-$(has_gpu && echo gpu || echo cpu)}
+kind=${kind:-$([[ ${OPENRLHF_STARE_CPU:-0} != 1 ]] && has_gpu && echo gpu || echo cpu)}
+
+flash_attn=none
+if [[ $kind == gpu && -n ${FLASH_ATTN_WHEEL:-} ]]; then
+    [[ -f $FLASH_ATTN_WHEEL && $FLASH_ATTN_WHEEL == *.whl ]] || stop "FLASH_ATTN_WHEEL=$FLASH_ATTN_WHEEL is no wheel"
+    flash_attn=$FLASH_ATTN_WHEEL
+elif [[ $kind == gpu && ${FLASH_ATTN:-0} == 1 ]]; then
+    flash_attn=$FLASH_ATTN_VERSION
+fi
 
 stamp=.venv/.installed
-wanted="$kind $(cat pyproject.toml launch/cpu-overrides.txt launch/install.sh | sha256sum)"
+files=$(cat pyproject.toml launch/cpu-overrides.txt launch/install.sh | sha256sum)
 if ((! ${#dry_run[@]})) && [[ -f $stamp ]]; then
-    [[ $(<"$stamp") != "$wanted" ]] || exit 0
+    read -r has has_files has_flash_attn <"$stamp" || true
+    # flash-attn that is there stays, whether it is asked for again or not.
+    [[ $has != "$kind" || $has_files != "${files%% *}" || $flash_attn != @(none|"$has_flash_attn") ]] || exit 0
     # uv would leave the torch that is there, which is the other stack's.
-    read -r has _ <"$stamp" || true
     [[ $has == "$kind" ]] || stop ".venv has the $has stack: delete that folder, and run this again for the $kind stack"
 fi
 
+fits() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; }
 python=${PYTHON:-}
-for candidate in python3.11 python3; do
-    [[ -n $python ]] || ! command -v "$candidate" >/dev/null || python=$candidate
+for candidate in python3.11 python3.12 python3.10 python3; do
+    [[ -n $python ]] || ! fits "$candidate" || python=$candidate
 done
-[[ -n $python ]] || stop "no python3 found; set PYTHON to a Python 3.11"
-"$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||
-    stop "$python is $("$python" --version); set PYTHON to a Python 3.11"
+[[ -n $python ]] || stop "no Python 3.10, 3.11 or 3.12 on the PATH; set PYTHON to one"
+fits "$python" || stop "$python is $("$python" --version 2>&1 || true); set PYTHON to a Python 3.10, 3.11 or 3.12"
+
+# What can stop a job on these GPUs, before gigabytes are fetched for it.
+look_at_the_gpus() {
+    local instead="OPENRLHF_STARE_CPU=1 trains on the CPU" driver capability
+    driver=$(nvidia-smi | sed -n 's/.*CUDA Version: *\([0-9]*\.[0-9]*\).*/\1/p' | head -n 1)
+    if [[ -n $driver ]] && ((${driver%%.*} < ${CUDA%%.*})); then
+        stop "the GPU's driver is for CUDA $driver, and torch $TORCH for CUDA $CUDA: docs/cluster.md says what to do" \
+            "about another CUDA, and $instead"
+    fi
+    capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | sort -n | head -n 1)
+    if [[ $capability =~ ^[0-9]+\.[0-9]+$ ]] && ((${capability%%.*} < 8)); then
+        stop "a GPU here has compute capability $capability, and vLLM's bfloat16 needs 8.0: $instead"
+    fi
+}
+
+# Triton, with which vLLM and torch compile, calls a C compiler that wants Python's header.
+look_for_a_compiler() {
+    local header
+    command -v "${CC:-gcc}" >/dev/null || command -v cc >/dev/null ||
+        stop "no C compiler found, which Triton needs on a GPU: install gcc and g++"
+    header=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+    [[ -f $header ]] ||
+        stop "$header is not there, which Triton needs on a GPU: install the headers of $python (python3-dev)," \
+            "or set PYTHON to one that has them"
+}
+
+# flash-attn builds with the compiler of torch's CUDA only, which is looked for as torch does.
+look_for_nvcc() {
+    local home=${CUDA_HOME:-${CUDA_PATH:-}} nvcc has
+    if [[ -z $home ]]; then
+        home=/usr/local/cuda
+        if nvcc=$(command -v nvcc); then home=$(dirname "$(dirname "$nvcc")"); fi
+    fi
+    nvcc=$home/bin/nvcc
+    has=$("$nvcc" -V 2>/dev/null | sed -n 's/.*release \([0-9]*\.[0-9]*\).*/\1/p') || true
+    command -v "${CXX:-g++}" >/dev/null || stop "no C++ compiler found, which flash-attn needs: install g++"
+    [[ ${has%%.*} == "${CUDA%%.*}" ]] ||
+        stop "FLASH_ATTN=1 needs the CUDA $CUDA toolkit, and $nvcc is ${has:-not there}: install it and set" \
+            "CUDA_HOME to it, or leave FLASH_ATTN out"
+}
+
+if [[ $kind == gpu ]] && ((! ${#dry_run[@]})); then
+    if has_gpu; then look_at_the_gpus; else say "nvidia-smi lists no GPU here; the GPU stack is installed all the same"; fi
+    look_for_a_compiler
+    [[ $flash_attn != "$FLASH_ATTN_VERSION" ]] || look_for_nvcc
+fi
 
 say "the $kind stack into .venv, with $("$python" --version)"
 [[ -x .venv/bin/python ]] || "$python" -m venv --without-pip .venv
@@ -61,44 +118,56 @@ export UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}} UV_EXTRA_INDEX_URL=${
 export UV_INDEX_STRATEGY=${UV_INDEX_STRATEGY:-unsafe-best-match}
 install() { "$uv" pip install --quiet --python .venv/bin/python "${torch[@]}" "$@"; }
 
+# As its own file says: to import torch would take seconds.
+cuda_of_torch() {
+    .venv/bin/python -c 'import pathlib, runpy, sysconfig
+of = runpy.run_path(str(pathlib.Path(sysconfig.get_path("purelib"), "torch", "version.py")))
+print(of["cuda"] or of["hip"] or "the CPU")'
+}
+
+# flash-attn tells what it needs only where torch is installed, and is installed by itself.
+overrides=launch/cpu-overrides.txt
+[[ $kind == cpu ]] || overrides=launch/gpu-overrides.txt
 if ((${#dry_run[@]})); then
-    # flash-attn tells what it needs only where torch is installed.
-    without=$(mktemp)
-    trap 'rm "$without"' EXIT
-    if [[ $kind == cpu ]]; then cat launch/cpu-overrides.txt; else echo 'flash-attn ; sys_platform == "never"'; fi >"$without"
-    exec "$uv" pip compile --quiet --no-header --no-annotate --python-version 3.11 --override "$without" "${torch[@]}" \
-        --extra "$kind" --extra math --extra report --extra test pyproject.toml
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    exec "$uv" pip compile --quiet --no-header --no-annotate --python-version "$version" --override "$overrides" \
+        "${torch[@]}" --extra "$kind" --extra math --extra report --extra test pyproject.toml
 fi
 
 if [[ $kind == gpu ]]; then
-    say "vLLM with the torch that it is compiled for"
-    install "torch==$TORCH" "vllm==$VLLM" packaging psutil wheel ninja "setuptools==77.0.3"
-    cuda=$(.venv/bin/python -c 'import torch; print(torch.version.cuda)')
-    .venv/bin/python -c 'import torch; torch.zeros(1, device="cuda")' ||
-        stop "torch $TORCH for CUDA $cuda cannot use this GPU (above): docs/cluster.md says what to do about another CUDA"
-    if ! .venv/bin/python -c 'import flash_attn' 2>/dev/null; then
-        # No ready-made flash-attn is for so new a torch, and it builds with the compiler of torch's CUDA only.
-        nvcc=${CUDA_HOME:-/usr/local/cuda}/bin/nvcc
-        has=$("$nvcc" -V | sed -n 's/.*release \([0-9]*\)\..*/\1/p') || true
-        [[ $has == "${cuda%%.*}" ]] ||
-            stop "flash-attn needs the CUDA $cuda toolkit, and $nvcc is not of it: install it, and set CUDA_HOME to it"
+    say "OpenRLHF and vLLM, with the torch that it is compiled for"
+    install --override "$overrides" "torch==$TORCH" "vllm==$VLLM" ninja pip -e ".[gpu,math,report,test]"
+    [[ $(cuda_of_torch) == "$CUDA" ]] ||
+        stop "uv took a torch $TORCH for '$(cuda_of_torch)' instead of CUDA $CUDA, from PIP_FIND_LINKS or another index" \
+            "than PyPI: unset that, and run this again"
+    ! has_gpu || .venv/bin/python -W ignore -c 'import torch; torch.zeros(1, device="cuda")' ||
+        stop "torch $TORCH for CUDA $CUDA cannot use this GPU (above): docs/cluster.md says what to do about another CUDA"
+    if [[ $flash_attn == "$FLASH_ATTN_VERSION" ]]; then
         # Only for the GPUs at hand (8.9 runs what is built for 80); for all of them it takes hours.
-        archs=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | sed 's/\..*/0/' | sort -un | paste -sd ';')
-        export FLASH_ATTN_CUDA_ARCHS=${FLASH_ATTN_CUDA_ARCHS:-$archs}
-        say "flash-attn $FLASH_ATTN for $FLASH_ATTN_CUDA_ARCHS (half an hour or more; MAX_JOBS limits its memory)"
-        install --no-build-isolation "flash-attn==$FLASH_ATTN" # isolation would hide torch from it
+        archs=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed 's/\..*/0/' | sort -un |
+            paste -sd ';') || true
+        export FLASH_ATTN_CUDA_ARCHS=${FLASH_ATTN_CUDA_ARCHS:-${archs:-80;90}}
+        say "flash-attn $flash_attn for $FLASH_ATTN_CUDA_ARCHS (half an hour or more; MAX_JOBS limits its memory)"
+        install packaging psutil wheel "setuptools==77.0.3"
+        # isolation would hide torch from it
+        PATH=$PWD/.venv/bin:$PATH install --no-deps --no-build-isolation "flash-attn==$flash_attn"
+    elif [[ $flash_attn != none ]]; then
+        say "flash-attn from $flash_attn"
+        install --no-deps "$flash_attn"
+        .venv/bin/python -W ignore -c 'import flash_attn' ||
+            stop "flash-attn from $flash_attn cannot be imported (above): it has to be built for torch $TORCH and" \
+                "$(.venv/bin/python --version)"
+    elif ! .venv/bin/python -W ignore -c 'import flash_attn' 2>/dev/null; then
+        say "without flash-attn: a job has torch's attention instead, which is slower on long sequences; to add it," \
+            "run FLASH_ATTN=1 bash launch/install.sh gpu, with a CUDA ${CUDA%%.*} toolkit and half an hour or more"
     fi
-    say "OpenRLHF"
-    install "torch==$TORCH" pip -e ".[gpu,math,report,test]"
 else
-    install --override launch/cpu-overrides.txt pip -e ".[cpu,math,report,test]"
-    # Its own file says what it was built for; to import torch would take seconds here.
-    .venv/bin/python -c 'import runpy, sys; of = runpy.run_path(sys.argv[1]); sys.exit(bool(of["cuda"] or of["hip"]))' \
-        .venv/lib/python3.11/site-packages/torch/version.py ||
+    install --override "$overrides" pip -e ".[cpu,math,report,test]"
+    [[ $(cuda_of_torch) == "the CPU" ]] ||
         stop "uv took a GPU build of torch: set UV_INDEX to the index of torch's CPU builds that pytorch.org names," \
             "and run this again"
-    say "byte code of what a job imports, which each of its processes would otherwise compile for itself"
-    .venv/bin/python launch/byte_code.py
 fi
-printf '%s' "$wanted" >"$stamp"
+say "byte code of what a job imports, which each of its processes would otherwise compile for itself"
+.venv/bin/python launch/byte_code.py
+printf '%s %s %s' "$kind" "${files%% *}" "$flash_attn" >"$stamp"
 say "done in $SECONDS s"

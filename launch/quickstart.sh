@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Trains a small language model with STARE on OpenRLHF, with three GPUs or none: launch/quickstart.sh [flags]
+# Trains a small language model with STARE on OpenRLHF, with or without GPUs: launch/quickstart.sh [flags]
 # The flags are those of train_ray; they come after the defaults, so they win.
 # launch/quickstart.sh --policy_loss openrlhf shows what happens without STARE.
-# STEPS=50 launch/quickstart.sh trains for 50 steps.
+# STEPS=50 launch/quickstart.sh trains for 50 steps. OPENRLHF_STARE_CPU=1 trains on the CPU, whatever GPUs there are.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,8 +13,13 @@ steps=${STEPS:-$default_steps}
 positive STEPS "$steps"
 
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU) || true
-if ((gpus == 1 || gpus == 2)) && [[ -z ${OPENRLHF_STARE_CPU:-} ]]; then
-    say "on the CPU, since this machine has $gpus of the 3 GPUs that the job needs (OPENRLHF_STARE_CPU=0 overrides this)"
+if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then # of which Ray sees no others
+    visible=$(tr -cd , <<<"$CUDA_VISIBLE_DEVICES" | wc -c)
+    if [[ -z $CUDA_VISIBLE_DEVICES ]]; then visible=0; else visible=$((visible + 1)); fi
+    gpus=$((visible < gpus ? visible : gpus))
+fi
+if [[ ${OPENRLHF_STARE_CPU:-0} == 1 ]] || ((gpus == 0)); then
+    gpus=0
     export OPENRLHF_STARE_CPU=1
 fi
 bash launch/install.sh
@@ -35,11 +40,24 @@ say "model and prompts"
 cp "$home/prompts.jsonl" "$run/prompts.jsonl"
 
 addends_job "$home/model" "$run/prompts.jsonl" "$run"
-job+=(--entropy.target 0.4)
-# So small a policy collapses fast: W needs larger steps and a higher ceiling than the defaults, which suit 7B.
-if [[ " $* " != *" --policy_loss"* ]]; then job+=(--entropy.schedule adaptive --entropy.step 0.2 --stare.w_max 20); fi
+job+=(--entropy.target 50%) # of what the policy starts with
+# For so small a model vLLM needs little memory; with more of it, it would take half a minute to divide it into blocks.
+if ((gpus > 0)); then job+=(--vllm.gpu_memory_utilization 0.2 --vllm.enforce_eager); fi
+case $gpus in
+0) machine="the CPU" ;;
+1) # actor and engine take turns on it
+    machine="one GPU"
+    job+=(--actor.num_gpus_per_node 1 --train.colocate_all --vllm.enable_sleep --ds.enable_sleep)
+    ;;
+2) # one for each
+    machine="two GPUs"
+    job+=(--actor.num_gpus_per_node 1)
+    ;;
+*) machine="three GPUs" ;;
+esac
+if [[ " $* " != *" --policy_loss"* ]]; then job+=(--entropy.schedule pi); fi
 
-say "$steps steps"
+say "$steps steps on $machine"
 "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@"
 
 if [[ ! -d $run/tensorboard ]]; then

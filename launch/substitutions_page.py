@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from openrlhf_stare.substitutions import CPU, OPENRLHF, USED, Substitution, Theirs
+from openrlhf_stare.substitutions import CPU, NO_COMPILER, NO_FLASH_ATTN, OPENRLHF, TABLE, USED, Substitution, Theirs
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "substitutions.md"
 BEGIN, END = "<!-- made from the table: begin -->\n", "<!-- made from the table: end -->\n"
@@ -30,7 +30,7 @@ def table() -> str:
     """All rows, and what they rely on, as Markdown."""
     always = [row for row in OPENRLHF if not row.during]
     for_a_while = [row for row in OPENRLHF if row.during]
-    relied_on = dict.fromkeys([*USED, *(theirs for row in (*OPENRLHF, *CPU) for theirs in row.relies_on)])
+    relied_on = dict.fromkeys([*USED, *(theirs for row in TABLE for theirs in row.relies_on)])
     return "\n\n".join(
         [
             f"## Always, from the import of the module on: {len(always)}",
@@ -39,6 +39,10 @@ def table() -> str:
             _rows(for_a_while),
             f"## Where there is no GPU: {len(CPU)}",
             _rows(CPU),
+            f"## Where flash-attn is not installed, as on every CPU: {len(NO_FLASH_ATTN)}",
+            _rows(NO_FLASH_ATTN),
+            f"## On a GPU without a compiler for its CUDA: {len(NO_COMPILER)}",
+            _rows(NO_COMPILER),
             f"## What of theirs this relies on besides: {len(relied_on)}",
             _relied_on(relied_on),
         ]

@@ -16,22 +16,27 @@ from unittest.mock import patch
 from openrlhf_stare.substitutions import TABLE, Substitution
 from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
 
-_announced: list[Substitution] = []  # what is always to stand in its place in this process
+_announced: set[str | None] = set()
+_to_stand: list[Substitution] = []  # what is always to stand in its place in this process
 _standing: set[Substitution] = set()  # what of it has been put there
 
 
-def announce(cpu: bool) -> None:
-    """Have all that stands there always put in place when its module is imported; `cpu` for the CPU runtime's rows.
+def announce(missing: str | None) -> None:
+    """Have all that stands there always put in place when its module is imported, once: the table's rows for where
+    there is none of `missing`, or for everywhere.
 
     Cheap: neither theirs nor ours is imported here.
     """
+    if missing in _announced:
+        return
+    _announced.add(missing)
     for row in TABLE:
-        if row.cpu is not cpu:
+        if row.missing != missing:
             continue
         if not row.name:
             hold_during_import(row.module, functools.partial(_call, row.by))
         elif row.during is None:
-            _announced.append(row)
+            _to_stand.append(row)
             patch_when_imported(row.module, functools.partial(_install, row))
             if not row.wraps:  # ours may be imported first, and is not ready then while it imports theirs
                 patch_when_imported(row.by.rpartition(".")[0], functools.partial(_install_after_ours, row))
@@ -71,7 +76,7 @@ def _install_after_ours(row: Substitution, _: ModuleType) -> None:
 
 def _install(row: Substitution, module: ModuleType) -> None:
     """Put ours in its place for good, once and in the table's order; later if it is only being imported."""
-    for each in [each for each in _announced if each.place == row.place]:
+    for each in [each for each in _to_stand if each.place == row.place]:
         ours, name = importlib.import_module(each.by.rpartition(".")[0]), each.by.rpartition(".")[2]
         if each in _standing:
             continue

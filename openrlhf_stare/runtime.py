@@ -1,4 +1,4 @@
-"""The one place that chooses between the CPU runtime (`cpu/`) and none, and that imports it. A GPU needs none."""
+"""The one place that chooses between the CPU runtime (`cpu/`) and that of a GPU (`gpu/`), and that imports them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 
+from openrlhf_stare import gpu, replacing
 from openrlhf_stare.rules import Finding
-from openrlhf_stare.substitutions import OPENRLHF, TABLE, Substitution
+from openrlhf_stare.substitutions import FLASH_ATTN, GPU, TABLE, Substitution
 
 # Set to 1 or 0 it overrides the choice; the driver sets it for all the processes it starts.
 CPU_VARIABLE = "OPENRLHF_STARE_CPU"
@@ -20,12 +21,13 @@ def on_cpu() -> bool:
     """Whether this process is to use the CPU runtime: as the variable says, else whether torch sees no GPU."""
     if CPU_VARIABLE in os.environ:
         return os.environ[CPU_VARIABLE] == "1"
+    gpu.be_quiet()
     import torch
 
     return not torch.cuda.is_available()
 
 
-def _chosen() -> ModuleType | None:
+def _cpu() -> ModuleType | None:
     """The CPU runtime, or None."""
     if not on_cpu():
         return None
@@ -36,38 +38,49 @@ def _chosen() -> ModuleType | None:
 
 def environment() -> dict[str, str]:
     """The variables that carry the choice, and what follows from it, to every process of a job."""
-    cpu = _chosen()
-    return {CPU_VARIABLE: "1", **cpu.environment()} if cpu else {CPU_VARIABLE: "0"}
+    cpu = _cpu()
+    return {CPU_VARIABLE: "1", **cpu.environment()} if cpu else {CPU_VARIABLE: "0", **gpu.environment()}
 
 
 def prepare_process() -> None:
-    """Make OpenRLHF importable in this process where there is no GPU; without effect where there is one."""
-    if cpu := _chosen():
-        os.environ.update(environment())
-        cpu.install()
+    """Make OpenRLHF importable in this process, and what it imports usable, with what there is on this machine."""
+    os.environ.update(environment())
+    if not on_cpu():
+        gpu.prepare_process()
+    for missing in _missing():
+        replacing.announce(missing)
+
+
+def _missing() -> tuple[str, ...]:
+    """What this process has to do without, of all that the table has rows for."""
+    return (GPU, FLASH_ATTN) if on_cpu() else gpu.missing()
 
 
 def substitutions() -> tuple[Substitution, ...]:
     """The rows of the table that hold in this process."""
-    return TABLE if on_cpu() else OPENRLHF
+    without = (None, *_missing())
+    return tuple(row for row in TABLE if row.missing in without)
 
 
-def needs_a_gpu(args: SimpleNamespace) -> Iterator[Finding]:
-    """The flags that cannot work on a CPU, if this is one."""
-    if cpu := _chosen():
-        yield from cpu.needs_a_gpu(args)
+def cannot_work_here(args: SimpleNamespace) -> Iterator[Finding]:
+    """The flags that need what this machine has not: a GPU, or flash-attn."""
+    cpu = _cpu()
+    yield from cpu.needs_a_gpu(args) if cpu else gpu.needs_flash_attn(args)
+
+
+def set_arguments(args: SimpleNamespace, attention: str) -> None:
+    """Give the flags that have one possible value on this machine that value. `attention` is the
+    `--ds.attn_implementation` that the user gave, whatever OpenRLHF has made of it."""
+    if cpu := _cpu():
+        cpu.set_arguments(args)
+    else:
+        gpu.set_arguments(args, attention)
 
 
 def head_sizes() -> list[int] | None:
     """The sizes of an attention head that an engine can have; None for whatever the GPU's engine takes."""
-    cpu = _chosen()
+    cpu = _cpu()
     return cpu.head_sizes() if cpu else None
-
-
-def set_arguments(args: SimpleNamespace) -> None:
-    """Give the flags that have one possible value on a CPU that value, if this is one."""
-    if cpu := _chosen():
-        cpu.set_arguments(args)
 
 
 def driver_without_a_gpu(available: dict[str, float]) -> Iterator[Finding]:
@@ -94,7 +107,7 @@ def too_few_cores(gpus: int) -> Iterator[Finding]:
 
 def float32() -> bool:
     """Whether the models of a job compute in float32 on this machine, whatever `--ds.param_dtype` says."""
-    cpu = _chosen()
+    cpu = _cpu()
     return cpu is not None and cpu.float32()
 
 

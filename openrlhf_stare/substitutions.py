@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+GPU, FLASH_ATTN, COMPILER = "GPU", "flash-attn", "compiler for CUDA"
+
 
 @dataclass(frozen=True)
 class Theirs:
@@ -42,7 +44,7 @@ class Substitution:
         where: the processes that need it.
         during: while what it stands there; None for always, from the import of the module on.
         relies_on: what of theirs ours uses, besides the place itself.
-        cpu: whether it is the CPU runtime's, and in place only where that is.
+        missing: in place only where there is none of this: GPU, FLASH_ATTN or COMPILER; None for everywhere.
         wraps: `by` is a function that takes what stood there and returns what stands there instead.
         is_new: theirs has nothing there.
         of_instance: the place is an attribute of an object of theirs, which only a running job has.
@@ -55,7 +57,7 @@ class Substitution:
     where: str
     during: str | None = None
     relies_on: tuple[Theirs, ...] = ()
-    cpu: bool = False
+    missing: str | None = None
     wraps: bool = False
     is_new: bool = False
     of_instance: bool = False
@@ -525,7 +527,7 @@ CPU = (
         "openrlhf_stare.cpu.patches.current_device",
         "a CPU build of torch raises where OpenRLHF asks for the device",
         "every process",
-        cpu=True,
+        missing=GPU,
     ),
     Substitution(
         "torch.cuda",
@@ -533,7 +535,7 @@ CPU = (
         "openrlhf_stare.cpu.patches.set_device",
         "a CPU build of torch raises where OpenRLHF sets the device",
         "every process",
-        cpu=True,
+        missing=GPU,
     ),
     Substitution(
         "torch.cuda",
@@ -541,7 +543,7 @@ CPU = (
         "openrlhf_stare.cpu.patches.synchronize",
         "a CPU build of torch raises where OpenRLHF waits for the device",
         "every process",
-        cpu=True,
+        missing=GPU,
     ),
     Substitution(
         "torch.cuda",
@@ -549,16 +551,7 @@ CPU = (
         "openrlhf_stare.cpu.patches.current_stream",
         "a CPU build of torch raises where OpenRLHF sends weights",
         "actor ranks",
-        cpu=True,
-    ),
-    Substitution(
-        "openrlhf.models.ring_attn_utils",
-        "",
-        "openrlhf_stare.cpu.patches.flash_attn_stand_ins",
-        "it imports five names from flash_attn, which no CPU has",
-        "every process",
-        during="its import",
-        cpu=True,
+        missing=GPU,
     ),
     Substitution(
         "deepspeed.comm.torch",
@@ -566,7 +559,7 @@ CPU = (
         "openrlhf_stare.cpu.patches.build_no_extension",
         "DeepSpeed compiles a C++ extension for collectives, which needs a compiler",
         "actor, critic, reference and reward ranks",
-        cpu=True,
+        missing=GPU,
     ),
     Substitution(
         "openrlhf.utils.deepspeed.deepspeed",
@@ -574,7 +567,7 @@ CPU = (
         "openrlhf_stare.cpu.patches.mesh_of_cpus",
         "OpenRLHF asks for a mesh of cuda devices",
         "actor, critic, reference and reward ranks",
-        cpu=True,
+        missing=GPU,
         wraps=True,
     ),
     Substitution(
@@ -590,7 +583,7 @@ CPU = (
                 arguments=("model", "model_ema", "beta", "device"),
             ),
         ),
-        cpu=True,
+        missing=GPU,
         wraps=True,
     ),
     Substitution(
@@ -600,7 +593,7 @@ CPU = (
         "models compute in bfloat16, in which a CPU without units for it is many times slower than in float32",
         "actor, critic, reference and reward ranks",
         relies_on=(Theirs("openrlhf.utils.utils", "convert_to_torch_dtype", arguments=("param_dtype",)),),
-        cpu=True,
+        missing=GPU,
         wraps=True,
     ),
     Substitution(
@@ -609,7 +602,7 @@ CPU = (
         "openrlhf_stare.cpu.patches.with_threads_of_a_rank",
         "a rank computes with one thread, however many cores there are and however large the model",
         "actor, critic, reference and reward ranks",
-        cpu=True,
+        missing=GPU,
         wraps=True,
     ),
     Substitution(
@@ -626,7 +619,7 @@ CPU = (
                 mentions=("save_pretrained", "state_dict", "to_json_file", "_unwrap_model"),
             ),
         ),
-        cpu=True,
+        missing=GPU,
         wraps=True,
     ),
     Substitution(
@@ -637,7 +630,7 @@ CPU = (
         "actor and critic ranks",
         during="save_model",
         relies_on=(Theirs("transformers.modeling_utils", "PreTrainedModel.save_pretrained", ("state_dict",)),),
-        cpu=True,
+        missing=GPU,
         of_instance=True,
     ),
     Substitution(
@@ -649,7 +642,7 @@ CPU = (
         relies_on=(
             Theirs("openrlhf.utils.deepspeed.deepspeed_utils", "get_train_ds_config", mentions=("zero_optimization",)),
         ),
-        cpu=True,
+        missing=GPU,
         wraps=True,
     ),
     Substitution(
@@ -661,7 +654,7 @@ CPU = (
         relies_on=(
             Theirs("openrlhf.utils.deepspeed.deepspeed_utils", "get_eval_ds_config", mentions=("zero_optimization",)),
         ),
-        cpu=True,
+        missing=GPU,
         wraps=True,
     ),
     Substitution(
@@ -678,7 +671,7 @@ CPU = (
             ),
             Theirs("vllm.distributed.utils", "stateless_init_torch_distributed_process_group"),
         ),
-        cpu=True,
+        missing=GPU,
     ),
     Substitution(
         "openrlhf.trainer.ray.vllm_worker_wrap",
@@ -694,7 +687,7 @@ CPU = (
                 mentions=("_model_update_group", "model_config", "model_runner", "load_weights"),
             ),
         ),
-        cpu=True,
+        missing=GPU,
     ),
     Substitution(
         "openrlhf.trainer.ray.vllm_engine",
@@ -704,7 +697,7 @@ CPU = (
         "its weights in bfloat16 only",
         "engines",
         relies_on=(Theirs("openrlhf.trainer.ray.vllm_engine", "RolloutRayActor", mentions=("llm", "collective_rpc")),),
-        cpu=True,
+        missing=GPU,
     ),
     Substitution(
         "vllm.model_executor.layers.utils",
@@ -720,7 +713,7 @@ CPU = (
                 mentions=("cpu_linear",),
             ),
         ),
-        cpu=True,
+        missing=GPU,
     ),
     Substitution(
         "vllm.v1.worker.cpu_worker",
@@ -729,9 +722,39 @@ CPU = (
         "vLLM writes zeros to all of VLLM_CPU_KVCACHE_SPACE, which takes seconds for a GiB, however little is used",
         "vLLM's workers",
         relies_on=(Theirs("vllm.v1.worker.cpu_worker", "CPUWorker", mentions=("model_runner",)),),
-        cpu=True,
+        missing=GPU,
         wraps=True,
     ),
 )
 
-TABLE = (*OPENRLHF, *CPU)
+# Where flash-attn is not installed, as on every CPU.
+NO_FLASH_ATTN = (
+    Substitution(
+        "openrlhf.models.ring_attn_utils",
+        "",
+        "openrlhf_stare.without_flash_attn.stand_ins.stand_ins",
+        "it imports five names from flash_attn, without which OpenRLHF cannot be imported",
+        "every process",
+        during="its import",
+        missing=FLASH_ATTN,
+    ),
+)
+
+# On a GPU beside which DeepSpeed cannot compile for it.
+NO_COMPILER = (
+    Substitution(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "get_train_ds_config",
+        "openrlhf_stare.gpu.adam.fused_torch_adam",
+        "DeepSpeed compiles its Adam at the first use, for which there is no compiler",
+        "actor and critic ranks",
+        relies_on=(
+            Theirs("openrlhf.utils.deepspeed.deepspeed_utils", "get_train_ds_config", mentions=("optimizer",)),
+            Theirs("deepspeed.runtime.config", "TORCH_ADAM_PARAM"),
+        ),
+        missing=COMPILER,
+        wraps=True,
+    ),
+)
+
+TABLE = (*OPENRLHF, *CPU, *NO_FLASH_ATTN, *NO_COMPILER)

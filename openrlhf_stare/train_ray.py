@@ -60,7 +60,7 @@ def run() -> int:
     for warning in warnings:
         notice(warning)
     if not given.dry_run:  # which is for a cluster elsewhere, whatever this machine has
-        refuse(runtime.needs_a_gpu(given))
+        refuse(runtime.cannot_work_here(given))
     # For the agent. OpenRLHF's own checks write "agent" in the reward's place.
     variables = tools.environment(given)
     os.environ.update(variables)
@@ -68,7 +68,7 @@ def run() -> int:
     args = command.settle(flat)
     refuse(paths.lost_with_the_job(args))
     paths.make_absolute(args)
-    runtime.set_arguments(args)
+    runtime.set_arguments(args, attention=given.ds.attn_implementation)
     refuse(resources.uneven_batches(args), resources.more_ranks_than_gpus(args), dealing.nothing_kept(args))
     for finding in dealing.some_left_out(args):
         warnings.append(str(finding))

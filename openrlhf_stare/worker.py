@@ -17,7 +17,7 @@ HOOK = f"{__name__}.install"
 
 def install() -> None:
     """Announce in this process what stands where in the table of substitutions. Cheap: none of it is imported here."""
-    replacing.announce(cpu=False)
+    replacing.announce(None)
     # Python would end by looking for garbage among the half million objects of the libraries, for a second and more.
     atexit.register(gc.freeze)
     prepare_process()

@@ -40,13 +40,9 @@ addends_job() {
     )
 }
 
-# pi_job TARGET: adds STARE under PI to `job`. So small a policy needs a far higher ceiling of W than 7B does, and fewer
-# tokens to bear it, or more of the reward is lost. Control of entropy by PI is EntroPIC's (arXiv 2511.15248).
+# pi_job TARGET: adds STARE under PI to `job`. Control of entropy by PI is EntroPIC's (arXiv 2511.15248).
 pi_job() {
-    job+=(
-        --policy_loss stare --entropy.schedule pi --entropy.target "$1" --entropy.k_p 3.9 --entropy.k_i 0.05
-        --stare.variant C2 --stare.w_max 60 --stare.m_min 0.3 --stare.top_p_ratio 0.05
-    )
+    job+=(--policy_loss stare --entropy.schedule pi --entropy.target "$1")
 }
 
 # train_all: runs this script for each of `arms` with each of `seeds`, `jobs` at a time; sets `runs`, the folders in `home`.

@@ -224,6 +224,7 @@ class StarePolicyActor(PolicyModelActor):
             NothingTrained: it is the model that the job started with, on all ranks.
             FloatingPointError: it is not finite, on all ranks.
         """
+        refuse_non_finite(self.actor.model, "actor", "final model")
         if not self.actor.model.global_steps:  # DeepSpeed's count of optimizer steps, which a checkpoint keeps
             raise NothingTrained(
                 "No optimizer step was made, so the model is the one that the job started with and is not saved: too "
@@ -231,7 +232,6 @@ class StarePolicyActor(PolicyModelActor):
                 "and why). Give more prompts, a smaller --train.batch_size, or a --rollout.batch_size that leaves "
                 "none out"
             )
-        refuse_non_finite(self.actor.model, "actor", "final model")
         super().save_model()
 
     def _state(self) -> dict:

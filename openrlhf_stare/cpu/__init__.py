@@ -1,8 +1,7 @@
 """What lets OpenRLHF, DeepSpeed and vLLM run where there is no GPU. Imported only there.
 
-`environment` and `set_arguments` say how a job is set up, `needs_a_gpu` what cannot work;
-`install` announces the work-arounds of a process, rows of the table in `substitutions.py`, each of which waits for the
-import of what it mends.
+`environment` and `set_arguments` say how a job is set up, `needs_a_gpu` what cannot work. The work-arounds are rows of
+the table in `substitutions.py`, each of which waits for the import of what it mends.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_stare import replacing
 from openrlhf_stare.cpu import precision, threads
 from openrlhf_stare.notices import notice
 from openrlhf_stare.rules import Finding
@@ -97,14 +95,3 @@ def set_arguments(args: SimpleNamespace) -> None:
         args.ds.param_dtype = precision.SHORT[precision.FLOAT32]
         notice(precision.sentence())
     threads.set_for_job(args)
-
-
-_installed = False
-
-
-def install() -> None:
-    """Announce the work-arounds in this process, once. Cheap: nothing that they mend is imported here."""
-    global _installed
-    if not _installed:
-        _installed = True
-        replacing.announce(cpu=True)

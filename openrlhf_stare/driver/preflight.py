@@ -109,7 +109,29 @@ def _versions(args: SimpleNamespace) -> str:
         if not found:
             raise UsageError(f"{names[0]} is not installed{why}: run launch/install.sh on this node")
         stack += found
+    if others := _other_versions(dict(stack)):
+        raise UsageError("; ".join(others))
     return ", ".join(" ".join(pair) for pair in stack)
+
+
+def _other_versions(found: dict[str, str]) -> list[str]:
+    """What is of another version than this OpenRLHF asks for, a clause each. `found` has versions by name."""
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    clauses = []
+    for asked in map(Requirement, importlib.metadata.requires("openrlhf") or ()):
+        if asked.marker and not asked.marker.evaluate({"extra": "vllm"}):
+            continue
+        for name in (asked.name, f"{asked.name}-cpu"):
+            # A post-release is the same code, packed anew, which `==` does not take.
+            version = name in found and Version(found[name])
+            if version and not asked.specifier.contains(version.base_version if version.is_postrelease else version):
+                clauses.append(
+                    f"{name} {found[name]} is not the {asked.name}{asked.specifier} that openrlhf {found['openrlhf']} "
+                    f"asks for: pip install '{name}{asked.specifier}'"
+                )
+    return clauses
 
 
 def _version(distribution: str) -> str | None:

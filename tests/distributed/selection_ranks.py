@@ -15,8 +15,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from openrlhf_stare.algorithms.distributed import all_reduce_sums, collective_device, gather_uneven
-from openrlhf_stare.cpu.padding import all_gather
 from openrlhf_stare.methods.stare import StareOptions, surprisal_thresholds, token_weights
+from openrlhf_stare.without_flash_attn.padding import all_gather
 
 WORLDS = (2, 3, 4)
 

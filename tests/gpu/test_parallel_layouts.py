@@ -4,6 +4,7 @@
 tries the same without a GPU, but for the kernels.
 """
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,10 @@ def model(tmp_path_factory) -> Path:
     return folder / "model"
 
 
-@pytest.mark.parametrize("layout", ["ring attention", "tensor parallel"])
+no_flash_attn = pytest.mark.skipif(importlib.util.find_spec("flash_attn") is None, reason="needs flash-attn")
+
+
+@pytest.mark.parametrize("layout", [pytest.param("ring attention", marks=no_flash_attn), "tensor parallel"])
 def test_duplicated_ranks_count_once(model, layout):
     import ray
     from harness import ActorGroup, start_ray

@@ -142,7 +142,7 @@ def parse(words: list[str]) -> SimpleNamespace:
     What vLLM cannot take (LoRA) and layouts whose kernels need a GPU can train here, so our checks are left out.
     """
     args = command.settle(flags.parse(words))
-    runtime.set_arguments(args)
+    runtime.set_arguments(args, attention=args.ds.attn_implementation)
     return args
 
 

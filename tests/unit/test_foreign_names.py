@@ -17,8 +17,8 @@ REPLACING = {"replacing.py", "when_imported.py"}  # the two that do it
 # What looks like a replacement and is none of what the table is about.
 EXCEPTIONS = {
     # Modules of ours, which stand in for flash_attn while a module of OpenRLHF is imported: a row of the table.
-    ("cpu/patches.py", "sys.modules"),
-    ("cpu/patches.py", "setattr(names['flash_attn.bert_padding'])"),
+    ("without_flash_attn/stand_ins.py", "sys.modules"),
+    ("without_flash_attn/stand_ins.py", "setattr(names['flash_attn.bert_padding'])"),
     ("methods/base.py", "sys.modules"),  # a user's own method gets its name
     ("rewards/math_worker.py", "grader.sympy_numeric_eq"),  # math-verify's, in the process of the verifier alone
 }
@@ -134,7 +134,9 @@ def test_nothing_foreign_is_replaced_but_by_the_table(place):
 
 
 def test_both_that_do_it_are_found_to_do_it():
-    assert all(Foreign((ROOT / place).read_text()).found for place in ("replacing.py", "cpu/patches.py"))
+    assert all(
+        Foreign((ROOT / place).read_text()).found for place in ("replacing.py", "without_flash_attn/stand_ins.py")
+    )
 
 
 OFFENCES = [

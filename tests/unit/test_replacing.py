@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from openrlhf_stare import replacing, worker
-from openrlhf_stare.substitutions import TABLE, Substitution
+from openrlhf_stare.substitutions import COMPILER, FLASH_ATTN, GPU, TABLE, Substitution
 
 worker.install()
 
@@ -118,6 +118,7 @@ def test_a_place_of_an_object_needs_the_object():
 def test_every_row_says_what_breaks_and_every_one_of_ours_is_there():
     for row in TABLE:
         assert isinstance(row, Substitution) and row.without and row.where and "\n" not in row.without
-        assert row.cpu == row.by.startswith("openrlhf_stare.cpu.")
+        rooms = {"cpu": GPU, "without_flash_attn": FLASH_ATTN, "gpu": COMPILER}
+        assert row.missing == rooms.get(row.by.split(".")[1])
         ours = pkgutil.resolve_name(row.by)
         assert callable(ours), row.by

@@ -20,8 +20,10 @@ MAY_IMPORT = {
     "methods": "algorithms options rules",
     "substitutions": "",
     "replacing": "substitutions when_imported",
+    "without_flash_attn": "",
     "cpu": "notices options replacing rules tools",
-    "runtime": "cpu options rules substitutions",
+    "gpu": "notices rules substitutions",
+    "runtime": "cpu gpu replacing rules substitutions",
     "tpo": "algorithms dealing methods notices options replacing rules",
     "actor_group": "algorithms dealing methods notices options replacing tpo",
     "rollout": "actor_group algorithms dealing methods notices options replacing",
@@ -37,7 +39,7 @@ MAY_IMPORT = {
     "__init__": "runtime",
 }
 TORCH_ALONE = ("options", "algorithms", "methods")
-GPU_QUESTIONS = {"is_available", "device_count", "on_cpu"}
+GPU_QUESTIONS = {"is_available", "device_count", "on_cpu", "has_flash_attn"}
 LONGEST = 60
 
 
@@ -121,12 +123,13 @@ def test_the_mathematics_needs_torch_alone(name):
     assert tops - sys.stdlib_module_names <= {"torch", PACKAGE}
 
 
-def test_only_the_place_that_chooses_imports_the_cpu_runtime():
-    users = {name for name, found in OURS.items() if any(room(module) == "cpu" for module in found)}
-    assert {name for name in users if room(name) != "cpu"} == {f"{PACKAGE}.runtime"}
+@pytest.mark.parametrize("chosen", ["cpu", "gpu"])
+def test_only_the_place_that_chooses_imports_a_runtime(chosen):
+    users = {name for name, found in OURS.items() if any(room(module) == chosen for module in found)}
+    assert {name for name in users if room(name) != chosen} == {f"{PACKAGE}.runtime"}
 
 
-@pytest.mark.parametrize("name", sorted(name for name in SOURCES if room(name) not in ("cpu", "runtime")))
+@pytest.mark.parametrize("name", sorted(name for name in SOURCES if room(name) not in ("cpu", "gpu", "runtime")))
 def test_nothing_else_asks_for_a_gpu(name):
     names = {node.attr for node in ast.walk(TREES[name]) if isinstance(node, ast.Attribute)}
     names |= {node.id for node in ast.walk(TREES[name]) if isinstance(node, ast.Name)}

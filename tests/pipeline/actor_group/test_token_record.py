@@ -39,7 +39,8 @@ def test_rank_0_writes_what_the_loss_trains_on_under_the_step_that_it_is_told(gr
     resumed = (tmp_path / "tensorboard/second/tokens.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in resumed] == [3] * RESPONSES
 
-    assert [path.name for path in (tmp_path / "tensorboard/first").iterdir()] == ["tokens.jsonl"], "rank 0 alone"
+    written = sorted(path.name for path in (tmp_path / "tensorboard/first").iterdir())
+    assert written == ["settings.json", "tokens.jsonl"], "rank 0 alone"
     assert taus == (pytest.approx(lines[-1]["tau_positive"]), pytest.approx(lines[-1]["tau_negative"]))
 
     # The weights of all tokens of both ranks; the record has those of some responses of rank 0.

