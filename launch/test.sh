@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, then checks the style and runs all tests: launch/test.sh [quick | gpu | pytest arguments]
+# Installs what is missing, then checks style and types and runs all tests: launch/test.sh [quick | gpu | pytest arguments]
 # quick runs the unit tests and one real job, for whoever changed a line; gpu what needs GPUs, and nothing else.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,6 +27,7 @@ fi
 export RAY_ADDRESS=local HF_HUB_OFFLINE=1
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
+.venv/bin/mypy
 if (($#)) && [[ $1 != quick ]]; then
     exec .venv/bin/python -m pytest "$@"
 fi

@@ -6,6 +6,7 @@ Importing this package imports nothing else: what a public name stands for is lo
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -28,7 +29,7 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in ("StarePolicyLoss", "policy_loss"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from types import SimpleNamespace
+from typing import Any
 
 
 class UsageError(ValueError):
@@ -28,8 +29,8 @@ def option(
     choices: tuple[str, ...] | None = None,
     within: str | None = None,
     percent: bool = False,
-) -> object:
-    """A field of an `Options` class.
+) -> Any:
+    """A field of an `Options` class. `Any`, as that of `dataclasses.field`, goes with the type that the field names.
 
     Args:
         default: its value where none is given; its type is the option's.
@@ -71,7 +72,7 @@ class Options:
         for field in dataclasses.fields(self):
             value, choices, within = (getattr(self, field.name), *map(field.metadata.get, ("choices", "within")))
             if field.metadata.get("percent") and isinstance(value, str):
-                is_share = share(value) is not None and 0 < share(value) < math.inf
+                is_share = 0 < (share(value) or 0) < math.inf
                 self.require(
                     field.name, is_share, "is neither a number nor a percentage above 0", "give one, such as 50%"
                 )
@@ -95,7 +96,7 @@ class Options:
             raise ValueError(f"{name} {getattr(self, name)} {problem}: {remedy}")
 
 
-def given(args: SimpleNamespace, part: str) -> dict[str, object]:
+def given(args: SimpleNamespace, part: str) -> dict[str, Any]:
     """The options of a part that the user gave, from OpenRLHF's nested arguments; the others have their defaults."""
     return vars(getattr(args, part, SimpleNamespace()))
 

@@ -10,13 +10,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
 from openrlhf_stare.substitutions import TABLE, Substitution
 from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
 
-_announced: set[str | None] = set()
-_standing: set[Substitution] = set()  # what this process has put in place, always to stand there
+_without: set[str | None] = set()  # for whose lack the table's rows have been announced
+_announced: list[Substitution] = []  # what is always to stand in its place in this process
+_standing: set[Substitution] = set()  # what of it has been put there
 
 
 def announce(missing: str | None) -> None:
@@ -25,15 +27,16 @@ def announce(missing: str | None) -> None:
 
     Cheap: neither theirs nor ours is imported here.
     """
-    if missing in _announced:
+    if missing in _without:
         return
-    _announced.add(missing)
+    _without.add(missing)
     for row in TABLE:
         if row.missing != missing:
             continue
         if not row.name:
             hold_during_import(row.module, functools.partial(_call, row.by))
         elif row.during is None:
+            _announced.append(row)
             patch_when_imported(row.module, functools.partial(_install, row))
             if not row.wraps:  # ours may be imported first, and is not ready then while it imports theirs
                 patch_when_imported(row.by.rpartition(".")[0], functools.partial(_install_after_ours, row))
@@ -58,8 +61,8 @@ def replaced(place: str, by: object, on: object | None = None) -> Iterator[None]
         yield
 
 
-def plain_class(actor_class) -> type:
-    """The class under a Ray actor class, which another class can extend.
+def plain_class(actor_class: Any) -> Any:
+    """The class under a Ray actor class, which another class can extend; `Any`, since that is what theirs are here.
 
     It has copies of all its inherited methods, made by Ray.
     """
@@ -67,21 +70,30 @@ def plain_class(actor_class) -> type:
 
 
 def _install_after_ours(row: Substitution, _: ModuleType) -> None:
-    if (module := sys.modules.get(row.module)) and not module.__spec__._initializing:
+    if (module := sys.modules.get(row.module)) and not _is_loading(module):
         _install(row, module)
 
 
 def _install(row: Substitution, module: ModuleType) -> None:
-    """Put ours in place for good, once; later if it is only being imported."""
-    ours, name = importlib.import_module(row.by.rpartition(".")[0]), row.by.rpartition(".")[2]
-    if row not in _standing and (hasattr(ours, name) or not ours.__spec__._initializing):
-        _standing.add(row)
-        _place(row, module)
+    """Put ours in its place for good, once and in the table's order; later if it is only being imported."""
+    for each in [each for each in _announced if each.place == row.place]:
+        ours, name = importlib.import_module(each.by.rpartition(".")[0]), each.by.rpartition(".")[2]
+        if each in _standing:
+            continue
+        if not hasattr(ours, name) and _is_loading(ours):
+            return  # the next one may extend it
+        _standing.add(each)
+        _place(each, module)
+
+
+def _is_loading(module: ModuleType) -> bool:
+    return getattr(module.__spec__, "_initializing", False)
 
 
 def _place(row: Substitution, module: ModuleType) -> None:
     owner, name = _owner(module, row.name), row.name.rpartition(".")[2]
-    theirs, ours = getattr(owner, name, None), pkgutil.resolve_name(row.by)
+    theirs: Any = getattr(owner, name, None)
+    ours = pkgutil.resolve_name(row.by)
     if row.wraps:
         ours = ours(theirs)
     elif hasattr(theirs, "__ray_metadata__"):  # an actor class: ours becomes one with the same options
@@ -94,10 +106,10 @@ def _place(row: Substitution, module: ModuleType) -> None:
     setattr(owner, name, ours)
 
 
-def _owner(module: ModuleType, name: str):
+def _owner(module: ModuleType, name: str) -> Any:
     """What has the last part of a dotted name as an attribute."""
     return functools.reduce(getattr, name.split(".")[:-1], module)
 
 
-def _call(path: str):
+def _call(path: str) -> Any:
     return pkgutil.resolve_name(path)()

@@ -108,7 +108,7 @@ def too_few_cores(gpus: int) -> Iterator[Finding]:
 def float32() -> bool:
     """Whether the models of a job compute in float32 on this machine, whatever `--ds.param_dtype` says."""
     cpu = _cpu()
-    return bool(cpu) and cpu.float32()
+    return cpu is not None and cpu.float32()
 
 
 def own_ray(gpus: int, cpus: int) -> dict:

@@ -38,10 +38,10 @@ def _end_after_a_failed_child() -> None:
     # A core whose worker was killed while vLLM 0.29 started waited for its answer for ever, and with it the engine.
     # Only vLLM's processes count: a reward function may have some of its own.
     below: set[multiprocessing.process.BaseProcess] = set()
-    while not (failed := [process for process in below if process.exitcode]):
+    while not (failed := [(process.name, process.exitcode) for process in below if process.exitcode]):
         time.sleep(1)
         below |= {p for p in multiprocessing.active_children() if p.name.startswith(("EngineCore", "VllmWorker"))}
-    name, code = failed[0].name, failed[0].exitcode
+    name, code = failed[0]
     if code > 0:  # not a signal
         time.sleep(GRACE_SECONDS)
     print(f"vLLM's {name} ended with exit code {code}; what waits for it ends too", file=sys.stderr, flush=True)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib.abc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 Patch = Callable[[ModuleType], None]
 
@@ -18,10 +20,10 @@ Patch = Callable[[ModuleType], None]
 class _PatchingLoader(importlib.abc.Loader):
     def __init__(
         self, loader: importlib.abc.Loader, during: Callable[[], AbstractContextManager], patches: list[Patch]
-    ):
+    ) -> None:
         self.loader, self.during, self.patches = loader, during, patches
 
-    def create_module(self, spec):
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -30,7 +32,7 @@ class _PatchingLoader(importlib.abc.Loader):
         for patch in self.patches:
             patch(module)
 
-    def __getattr__(self, name):  # get_code, get_source, … as runpy and inspect want them
+    def __getattr__(self, name: str) -> Any:  # get_code, get_source, … as runpy and inspect want them
         return getattr(self.loader, name)
 
 
@@ -39,12 +41,14 @@ class _Finder(importlib.abc.MetaPathFinder):
         self.patches: dict[str, list[Patch]] = {}
         self.during: dict[str, Callable[[], AbstractContextManager]] = {}
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if not (name in self.patches or name in self.during):
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
-            if spec is not None:
+            if spec and spec.loader:
                 spec.loader = _PatchingLoader(
                     spec.loader, self.during.get(name, nullcontext), self.patches.setdefault(name, [])
                 )

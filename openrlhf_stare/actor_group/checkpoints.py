@@ -221,7 +221,7 @@ def newest_complete(folders: Sequence[Path], damaged: Iterable[str] = ()) -> tup
     def age(tag: str) -> tuple[bool, float]:
         return tag in latest, max(_saved_at(folder / tag) for folder in folders)
 
-    passed_over = []
+    passed_over: list[str] = []
     for tag in sorted(tags, key=age, reverse=True):
         if tag not in damaged and all(is_complete(folder / tag) for folder in folders):
             return tag, passed_over

@@ -64,6 +64,8 @@ class FusedHeadActor(Actor):
     tokens of prompts and padding would cost is saved.
     """
 
+    temperature: float
+
     def __init__(self, has_entropy_loss: Callable[[], bool], *args, **named) -> None:
         """OpenRLHF's arguments, after one of ours.
 

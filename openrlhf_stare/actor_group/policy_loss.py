@@ -55,6 +55,9 @@ class MethodLoss(PolicyLoss):
         group: the data-parallel group; None for this process alone.
     """
 
+    clip_eps_low: float
+    clip_eps_high: float
+
     def __init__(self, method: type[Method], options: Options | None = None, **of_openrlhf) -> None:
         super().__init__(**of_openrlhf)
         self.method = method(options, clip_range=(self.clip_eps_low, self.clip_eps_high))

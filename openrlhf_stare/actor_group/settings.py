@@ -56,7 +56,7 @@ def write_settings(args: SimpleNamespace, method: base.Method | None, flags: dic
 
 
 def _flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in nested.items():
         is_part = isinstance(value, SimpleNamespace)
         flat |= _flat(vars(value), f"{before}{name}.") if is_part else {before + name: value}

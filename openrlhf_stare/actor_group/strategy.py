@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch.distributed
 from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
@@ -64,9 +65,10 @@ class CheckpointedStrategy(DeepspeedStrategy):
         Raises:
             NoCompleteCheckpoint: on all ranks.
         """
-        folders, damaged = checkpoints.model_folders(self.args), {}
+        folders = checkpoints.model_folders(self.args)
+        damaged: dict[str, str] = {}
         while True:
-            found = [None]
+            found: list[Any] = [None]
             if self.is_rank_0():
                 try:
                     found = [checkpoints.resume_point(folders, damaged)]

@@ -77,7 +77,7 @@ class TokenRecord:
         count = min(self.responses, len(trained_on))
         # Spread over the buffer, where the responses to one prompt are neighbours.
         chosen = [trained_on[i * len(trained_on) // count] for i in range(count)]
-        thresholds = (method and method.threshold_figures) or (None, None)
+        thresholds = (method and method.threshold_figures) or ("", "")
         taus = [_number((figures or {}).get(figure, math.nan)) for figure in thresholds]
         rollout = {"step": step, "time": round(time.time(), 3), "tau_positive": taus[0], "tau_negative": taus[1]}
         try:
@@ -93,6 +93,7 @@ class TokenRecord:
         mask = item.action_mask.bool()
         first = int(mask.nonzero()[0])
         tokens = Tokens(item.action_log_probs[first:], item.advantages[first:], mask[first:])
+        weights: Tensor | None
         if method and method.needs_entropy:
             weights = torch.full((len(tokens.action_mask),), math.nan)
         else:

@@ -297,11 +297,11 @@ class EntropyController:
             ("stop_above", self.high_rollouts, "above", "dissolved. Go on from an earlier checkpoint with a lower"),
         ):
             if rollouts >= self.control.stop_after:
-                nats = self.control.nats(flag, self.first_entropy)
+                value, nats = getattr(self.control, flag), self.control.nats(flag, self.first_entropy)
+                in_nats = f" ({nats:.4g} nats)" if flag in self.control.percentages else ""
                 return (
-                    f"The entropy was {what} --entropy.{flag} {getattr(self.control, flag)} ({nats:.4g} nats) for "
-                    f"{rollouts} rollouts in a row: the policy has {remedy} --entropy.target or another method, or "
-                    f"give --entropy.{flag} 0"
+                    f"The entropy was {what} --entropy.{flag} {value}{in_nats} for {rollouts} rollouts in a row: the "
+                    f"policy has {remedy} --entropy.target or another method, or give --entropy.{flag} 0"
                 )
         return None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ class Logits:
     softcap: float | None = None
 
     @classmethod
-    def of_model(cls, config, temperature: float = 1.0) -> Logits:
+    def of_model(cls, config: Any, temperature: float = 1.0) -> Logits:
         """As a model's configuration (of transformers) says: Gemma's cap, Cohere's and Granite's scale.
 
         Raises:
@@ -116,7 +117,9 @@ def fused_log_probs(
 
 class _FusedLogProbs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, bias, labels, logits, entropy):
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, logits: Logits, entropy: bool
+    ) -> tuple[Tensor, Tensor]:
         of_label = hidden.new_zeros(len(hidden), dtype=torch.float32)
         highest = torch.full_like(of_label, _LOWEST)
         normaliser, weighted = torch.zeros_like(of_label), torch.zeros_like(of_label)  # Σe and Σe·(x - highest)
@@ -140,7 +143,7 @@ class _FusedLogProbs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, of_log_probs, of_entropies):
+    def backward(ctx: Any, of_log_probs: Tensor | None, of_entropies: Tensor | None) -> tuple[Tensor | None, ...]:
         """By a logit x of word w: of a log-prob [w is the label] - p, of an entropy -p·(log p + H)."""
         hidden, weight, bias, labels, log_normaliser, entropies = ctx.saved_tensors
         if of_log_probs is None and of_entropies is None:
@@ -168,16 +171,16 @@ class _FusedLogProbs(torch.autograd.Function):
                 d.mul_(bend)
                 here *= bend.gather(1, at).squeeze(-1)
             rounded = d.to(hidden.dtype)
-            if wants_hidden:
+            if by_hidden is not None:
                 by_hidden += rounded @ weight[words]
             own += here
             d.scatter_add_(1, at, here.unsqueeze(-1))
-            if wants_weight:
+            if by_weight is not None:
                 rounded.scatter_(1, at, d.gather(1, at).to(hidden.dtype))
                 torch.mm(rounded.T, hidden, out=by_weight[words])
-            if wants_bias:
+            if by_bias is not None:
                 by_bias[words] = d.sum(dim=0)
-        if wants_hidden:
+        if by_hidden is not None:
             # Apart, since it is the largest part, and those of the blocks are rounded one by one.
             by_hidden.addcmul_(own.unsqueeze(-1), weight[labels])
             by_hidden = by_hidden.to(hidden.dtype)

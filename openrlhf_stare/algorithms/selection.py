@@ -88,7 +88,8 @@ def _by_radix(
     for bits in _DIGITS:
         shift, bins = shift - bits, 2**bits
         digit_of = functools.partial(_digit, shift=shift, bins=bins)
-        tables = torch.stack([sum(torch.bincount(digit_of(b), minlength=bins) for b in blocks()) for blocks in kept])
+        counts = ((torch.bincount(digit_of(block), minlength=bins) for block in blocks()) for blocks in kept)
+        tables = torch.stack([functools.reduce(torch.add, of_set) for of_set in counts])
         for i, table in enumerate(all_reduce_sums(tables, group).cpu()):
             if ks[i]:
                 digit, ranks[i] = _bin_of_kth_largest(table, ranks[i])

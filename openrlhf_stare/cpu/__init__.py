@@ -69,12 +69,16 @@ def needs_a_gpu(args: SimpleNamespace) -> Iterator[Finding]:
 
 def head_sizes() -> list[int]:
     """The sizes of an attention head that vLLM's engine can have here, as its source says; importing it takes long."""
-    folder = Path(importlib.util.find_spec("vllm").submodule_search_locations[0])
-    source = (folder / "v1/attention/backends/cpu_attn.py").read_text()
-    [function] = [
-        node for node in ast.walk(ast.parse(source)) if getattr(node, "name", None) == "get_supported_head_sizes"
+    vllm = importlib.util.find_spec("vllm")
+    assert vllm and vllm.submodule_search_locations
+    source = Path(vllm.submodule_search_locations[0], "v1/attention/backends/cpu_attn.py").read_text()
+    [answer] = [
+        node.body[-1]
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name == "get_supported_head_sizes"
     ]
-    return ast.literal_eval(function.body[-1].value)
+    assert isinstance(answer, ast.Return) and answer.value
+    return ast.literal_eval(answer.value)
 
 
 def set_arguments(args: SimpleNamespace) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import openrlhf.trainer.ray.vllm_engine as vllm_engine
 
 from openrlhf_stare.cpu import precision, threads
 from openrlhf_stare.replacing import plain_class
 
+RolloutRayActor: Any = plain_class(vllm_engine.RolloutRayActor)
 
-class CpuRolloutActor(plain_class(vllm_engine.RolloutRayActor)):
+
+class CpuRolloutActor(RolloutRayActor):
     """The engine's actor, which proves that our changes are in place in vLLM's worker.
 
     vLLM only logs a plugin that fails or is filtered, and the engine would then train on stale weights. OpenRLHF's

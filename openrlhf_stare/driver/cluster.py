@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 from openrlhf_stare import runtime, worker
 from openrlhf_stare.driver import console, resources, signals
@@ -20,7 +21,9 @@ ON_LOOPBACK = {"_node_ip_address": "127.0.0.1"}
 RESOLVE = "ray._private.services.resolve_ip_for_localhost"
 
 
-def start(init: Callable, args: SimpleNamespace, variables: dict[str, str], runtime_env: dict | None = None, **others):
+def start(
+    init: Callable, args: SimpleNamespace, variables: dict[str, str], runtime_env: dict | None = None, **others: Any
+) -> Any:
     """Join or start Ray for the job, and compare the two.
 
     Args:

@@ -72,6 +72,7 @@ def nested(flat: argparse.Namespace) -> SimpleNamespace:
 def _hierarchize() -> Callable[[argparse.Namespace], SimpleNamespace]:
     # From its file: importing it as openrlhf.utils.config takes transformers along, some five seconds.
     spec = importlib.util.spec_from_file_location("openrlhf_utils_config", _folder() / "utils" / "config.py")
+    assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.hierarchize
@@ -82,7 +83,8 @@ def _block() -> tuple[CodeType, CodeType]:
     """The statements that make the parser, below the module's imports of the standard library; those that check."""
     tree = ast.parse((_folder() / "cli" / "train_ppo_ray.py").read_text())
     *_, last = tree.body
-    statements = [ast.unparse(node) for node in last.body] if isinstance(last, ast.If) else []
+    block = last.body if isinstance(last, ast.If) else []
+    statements = [ast.unparse(node) for node in block]
     if PARSING not in statements or statements[-1] != "train(args)":
         raise MissingSeam(
             f"OpenRLHF's train_ppo_ray.py does not end with `{PARSING}`, its checks and `train(args)`, which "
@@ -90,11 +92,12 @@ def _block() -> tuple[CodeType, CodeType]:
         )
     middle = statements.index(PARSING)
     imports = [node for node in tree.body if _is_standard(node)]
-    checks = [node for node in last.body[middle + 1 :] if "import hierarchize" not in ast.unparse(node)]
-    return tuple(
-        compile(ast.Module(body, type_ignores=[]), "train_ppo_ray.py", "exec")
-        for body in ([*imports, *last.body[:middle]], checks)
-    )
+    checks = [node for node in block[middle + 1 :] if "import hierarchize" not in ast.unparse(node)]
+    return _compiled([*imports, *block[:middle]]), _compiled(checks)
+
+
+def _compiled(statements: list[ast.stmt]) -> CodeType:
+    return compile(ast.Module(statements, type_ignores=[]), "train_ppo_ray.py", "exec")
 
 
 def _is_standard(node: ast.stmt) -> bool:
@@ -106,4 +109,6 @@ def _is_standard(node: ast.stmt) -> bool:
 
 
 def _folder() -> Path:
-    return Path(importlib.util.find_spec("openrlhf").submodule_search_locations[0])
+    package = importlib.util.find_spec("openrlhf")
+    assert package and package.submodule_search_locations
+    return Path(package.submodule_search_locations[0])

@@ -23,12 +23,16 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TextIO
 
 from openrlhf_stare.algorithms.verdict import verdict
 from openrlhf_stare.driver.progress import SEPARATOR, Progress, describe, step_figures
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import COLOUR, ENGINES_READY, MARK, notice, printable
 from openrlhf_stare.options import UsageError
+
+if TYPE_CHECKING:
+    import rich.text
 
 PHASES = ("checks", "Ray", "engines", "models", "first step")
 LAST_LINES = 20  # of the process that failed
@@ -52,7 +56,7 @@ LOGGED_ERROR = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:ERROR|CRITICAL) ")
 class Screen:
     """Lines, and below them, on a terminal, one line that is rewritten."""
 
-    def __init__(self, stream: io.TextIOBase) -> None:
+    def __init__(self, stream: TextIO) -> None:
         import rich.console
         import rich.live
 
@@ -69,7 +73,7 @@ class Screen:
             self.live.start()
             self.console.show_cursor(True)  # a killed driver could not bring it back
 
-    def _line(self):
+    def _line(self) -> rich.text.Text:
         import rich.text
 
         text = self.status
@@ -112,7 +116,7 @@ class Screen:
 class _Unfailing(io.FileIO):
     """A full disk or a closed pipe loses lines, and ends neither the job nor the thread that prints them."""
 
-    def write(self, data) -> int:
+    def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError:
@@ -146,7 +150,8 @@ class Console:
         self.noticed: Counter[str] = Counter()
         self.steps: list[dict[str, float]] = []  # the figures of each, for the verdict
         self.at_the_end: list[str] = []
-        self.stopping, self.reader = threading.Event(), None
+        self.stopping = threading.Event()
+        self.reader: threading.Thread | None = None
 
     @staticmethod
     def _lead_to(descriptor: int) -> None:
@@ -178,7 +183,7 @@ class Console:
             self._lead_to(file.fileno())
         self.path, self.strength, self.facts = path, strength, facts
         self.progress = Progress(args.rollout.batch_size, args.algo.dynamic_filtering_enable)
-        self.reader = threading.Thread(target=self._follow, args=(start,), daemon=True)
+        self.reader = threading.Thread(target=self._follow, args=(path, start), daemon=True)
         self.screen.end_phase("checks")
         self.screen.show(f"complete output: {path}")
         self.reader.start()
@@ -186,9 +191,9 @@ class Console:
     def _early_output(self) -> bytes:
         return os.pread(self.early.fileno(), os.fstat(self.early.fileno()).st_size, 0)
 
-    def _follow(self, start: int) -> None:
+    def _follow(self, path: Path, start: int) -> None:
         rest = b""
-        with open(self.path, "rb") as file:
+        with open(path, "rb") as file:
             file.seek(start)
             while True:
                 last_turn = self.stopping.wait(READ_SECONDS)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from openrlhf_stare import runtime
 from openrlhf_stare.driver import rows, run_folder
@@ -108,7 +108,7 @@ def model(args: SimpleNamespace) -> str:
     return f"{name} ({config.model_type}, {positions} positions)"
 
 
-def _refuse_with_fused_head(name: str, config) -> None:
+def _refuse_with_fused_head(name: str, config: Any) -> None:
     if hasattr(config, "vision_config"):
         raise UsageError(f"--actor.fused_head does not go with {name}, which sees images: leave it out")
     from openrlhf_stare.algorithms.fused_head import Logits  # which takes torch along
@@ -143,7 +143,7 @@ def _config_and_tokenizer(name: str) -> tuple:
     return config, tokenizer
 
 
-def _head_size(config) -> int | None:
+def _head_size(config: Any) -> int | None:
     """Of the attention; None where the configuration does not say it."""
     config = getattr(config, "text_config", None) or config
     size, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
@@ -280,7 +280,7 @@ def _scripts(args: SimpleNamespace) -> list[tuple[str, str, str]]:
 
 
 @contextmanager
-def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
+def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[tuple[str, object] | None], None]]:
     """The import of a file in a process of its own, since it may hang or end its process.
 
     The function given takes prompt and label of a row for its `reward_func` to be tried on, or None, and waits for the
@@ -294,7 +294,7 @@ def _trial(path: str, name: str, flag: str) -> Iterator[Callable[[], None]]:
         with suppress(OSError):  # none is left, or only another user's
             os.killpg(process.pid, signal.SIGKILL)
 
-    def outcome(example: tuple[str, object] | None = None) -> None:
+    def outcome(example: tuple[str, object] | None) -> None:
         pickle.dump(example, question)
         question.flush()
         os.write(asking, b"!")
@@ -447,9 +447,11 @@ def _end_with_the_driver() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the file has no input, as in the job
 
 
-def _find(path: str, name: str, flag: str) -> Callable:
+def _find(path: str, name: str, flag: str) -> Any:
     """What a file defines under the name, imported by its path as OpenRLHF does."""
     spec = importlib.util.spec_from_file_location("preflight_import", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{flag} {path} is no Python file: give one whose name ends with .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -515,8 +517,8 @@ def _first_line(error: Exception) -> str:
 
 def _nearest_folder(path: str) -> Path:
     """The folder, or what exists nearest above it: a check leaves no folder behind."""
-    path = Path(path).absolute()
-    return next(folder for folder in (path, *path.parents) if folder.exists())
+    asked = Path(path).absolute()
+    return next(folder for folder in (asked, *asked.parents) if folder.exists())
 
 
 @contextmanager

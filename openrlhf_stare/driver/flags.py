@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import sys
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from openrlhf_stare.actor_group.config import ActorConfig
 from openrlhf_stare.algorithms.control import EntropyControl
@@ -87,7 +88,7 @@ def add_flags(parser: argparse.ArgumentParser, own: Sequence[str] = ()) -> None:
     )
     # The short form writes to the long form's place and has no default of its own: the last one given wins.
     estimator = parser._option_string_actions[ESTIMATOR]
-    estimator.choices = [*estimator.choices, "sr_grpo"]
+    estimator.choices = [*(estimator.choices or ()), "sr_grpo"]
     group.add_argument(
         "--advantage_estimator",
         dest=estimator.dest,
@@ -143,11 +144,11 @@ def _keep_abbreviations(parser: argparse.ArgumentParser) -> None:
     """Have what abbreviates a flag that the parser has now mean that flag, whatever is added later."""
     theirs, by_prefix = set(parser._actions), parser._get_option_tuples
 
-    def as_before(word: str) -> list:
-        found = by_prefix(word)
+    def as_before(option_string: str) -> list[tuple[argparse.Action, str, str | None]]:
+        found = by_prefix(option_string)
         return [option for option in found if option[0] in theirs] or found
 
-    parser._get_option_tuples = as_before
+    parser._get_option_tuples = as_before  # type: ignore[method-assign]
 
 
 def _add_min_new_tokens(group: argparse._ArgumentGroup) -> None:
@@ -164,20 +165,19 @@ def _add_min_new_tokens(group: argparse._ArgumentGroup) -> None:
 def _answer_with_one_line(parser: argparse.ArgumentParser) -> None:
     """argparse would print the usage of some 150 flags before a sentence about a bad one."""
 
-    def error(message: str) -> None:
+    def error(message: str) -> NoReturn:
         message = printable(" ".join(message.split()))
         if message.startswith("unrecognized arguments: "):
             message += _did_you_mean(message.split()[2:], [*parser._option_string_actions])
         parser.exit(2, f"train_ray: error: {message}\n")
 
-    parser.error = error
+    parser.error = error  # type: ignore[method-assign]
 
 
 def _did_you_mean(unknown: list[str], flags: list[str]) -> str:
     """The flags that are nearest to unknown ones, as a question; "" without any."""
     typed = [word.partition("=")[0] for word in unknown if word.startswith("--")]
-    near = [difflib.get_close_matches(word, flags, n=1, cutoff=0.7) for word in typed]
-    near = [names[0] for names in near if names]
+    near = [name for word in typed for name in difflib.get_close_matches(word, flags, n=1, cutoff=0.7)]
     return f" (did you mean {', '.join(near)}?)" if near else ""
 
 
@@ -205,6 +205,7 @@ def _add_option(
         shown: the default as the help says it.
         default: what the arguments have where the flag is not given; `argparse.SUPPRESS` for nothing.
     """
+    options: dict[str, Any]
     if isinstance(field.default, bool):
         options = {"action": "store_true"}
     else:
@@ -217,7 +218,7 @@ def _add_option(
     group.add_argument(flag, default=default, help=f"{description} (default: {shown})", **options)
     if field.default is True:
         part, name = flag[2:].split(".")
-        off = {"dest": flag[2:], "action": "store_false", "default": argparse.SUPPRESS}
+        off: dict[str, Any] = {"dest": flag[2:], "action": "store_false", "default": argparse.SUPPRESS}
         group.add_argument(f"--{part}.no_{name}", help=f"turns {flag} off", **off)
 
 

@@ -43,8 +43,8 @@ def _datasets(names: str | None) -> str | None:
     """Of data sets between commas, named as OpenRLHF names them, the local ones with absolute paths."""
     if not names:
         return names
-    names = [name.strip() for name in names.split(",")]
-    return ",".join(os.path.abspath(name) if glob.glob(name.partition("@")[0]) else name for name in names)
+    parts = [name.strip() for name in names.split(",")]
+    return ",".join(os.path.abspath(name) if glob.glob(name.partition("@")[0]) else name for name in parts)
 
 
 def lost_with_the_job(args: SimpleNamespace) -> Iterator[Finding]:

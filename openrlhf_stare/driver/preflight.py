@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import Any
 
 import openrlhf_stare
 from openrlhf_stare import runtime
@@ -80,7 +81,7 @@ def look(args: SimpleNamespace, token: str | None, node: str = "driver") -> list
     return [_row(name, node, check, args) for name, check in checks.items()]
 
 
-def _row(name: str, node: str, check: Callable[..., str], *args) -> Row:
+def _row(name: str, node: str, check: Callable[..., str], *args: Any) -> Row:
     try:
         return Row(name, node, True, check(*args))
     except Exception as error:  # whatever stops a check would stop the job

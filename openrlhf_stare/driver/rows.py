@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from openrlhf_stare.options import UsageError
 
@@ -51,6 +52,7 @@ def _json_rows(name: str) -> Iterator[tuple[str, int, dict]]:
         with open(file, "rb") as stream:
             is_array = stream.read(1) == b"["
             stream.seek(0)
+            rows: Iterable[tuple[int, object]]
             if is_array:
                 rows = enumerate(_parsed(stream.read(), file, "it"), start=1)
             else:
@@ -61,7 +63,7 @@ def _json_rows(name: str) -> Iterator[tuple[str, int, dict]]:
                 yield file, number, row
 
 
-def _parsed(text: bytes, file: str, what: str) -> object:
+def _parsed(text: bytes, file: str, what: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:

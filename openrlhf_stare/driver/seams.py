@@ -121,9 +121,10 @@ def _tree(text: str) -> ast.Module:
     return ast.parse(text)
 
 
-def _defined(module: str, name: str, text: str) -> list[ast.AST]:
+def _defined(module: str, name: str, text: str) -> list[ast.stmt]:
     """The nodes that define a dotted name in a module's source: several where it depends on a condition."""
-    bodies, found = [_tree(text).body], []
+    bodies = [_tree(text).body]
+    found: list[ast.stmt] = []
     for part in name.split("."):
         found = [node for body in bodies for node in _statements(body) if part in _names(node)]
         bodies = [node.body for node in found if isinstance(node, ast.ClassDef)]
@@ -166,7 +167,7 @@ def _words(node: ast.AST) -> set[str]:
     words = set()
     for below in ast.walk(node):
         match below:
-            case ast.Attribute(attr=word) | ast.Name(id=word) | ast.arg(arg=word) | ast.keyword(arg=word):
+            case ast.Attribute(attr=word) | ast.Name(id=word) | ast.arg(arg=word) | ast.keyword(arg=str(word)):
                 words.add(word)
             case ast.Constant(value=str(word)):
                 words.add(word)

@@ -129,7 +129,7 @@ def unfinished_calls() -> frozenset[Call]:
 
 def ranks(calls: frozenset[Call]) -> dict[str, int]:
     """Actor -> rank, of the calls' actors and their like. OpenRLHF makes those of a model one after the other."""
-    found = {}
+    found: dict[str, int] = {}
     for name in {call.name.rpartition(".")[0] for call in calls}:
         created = _tasks(task_name_filters=[Filters.TaskNameFilter(task_name=f"{name}.__init__", predicate=EQUAL)])
         made = sorted(created, key=lambda task: min(task.state_updates.state_ts_ns.values(), default=0))
@@ -163,7 +163,7 @@ def sentence(calls: frozenset[Call], seconds: float) -> str:
     table, numbers, here, found = _actors(), ranks(calls), ray.util.get_node_ip_address(), []
     for actor, model in {(call.actor, call.model) for call in calls}:
         pid, address = table[actor]["Pid"], table[actor]["Address"]["IPAddress"]
-        state = STATES.get(process_state(pid)) if address == here else None
+        state = STATES.get(process_state(pid) or "") if address == here else None
         why = f"; {state}" if state else ""
         # Those first whose state says why they do nothing.
         found.append(

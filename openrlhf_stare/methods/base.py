@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from openrlhf_stare import methods
 from openrlhf_stare.algorithms.control import EntropyControl, Strength
@@ -79,31 +79,32 @@ class Method:
         tells_tokens_apart: whether it acts on some tokens of a response more than on others.
         sets: what the sets of tokens that it picks among A > 0 and A < 0 are called, or None.
         threshold_figures: the figures with the least surprisal of these sets, in nats, or None.
-        options: an instance of `Options`.
+        options: an instance of `Options`; a method names its type in its class, for whoever reads it.
         clip_range: the ε's of the surrogate, below and above a ratio of 1, as the user's flags say.
     """
 
     name: ClassVar[str] = ""
     Options: ClassVar[type[Options]] = Options
     needs_entropy: ClassVar[bool] = False
-    control: ClassVar[dict[str, object]] = {"schedule": "open"}
+    control: ClassVar[dict[str, Any]] = {"schedule": "open"}
     of_schedule: ClassVar[dict[str, dict[str, object]]] = {}
     acts_in_first_step: ClassVar[bool] = True
     needs_advantages: ClassVar[bool] = True
     tells_tokens_apart: ClassVar[bool] = True
     sets: ClassVar[tuple[str, str] | None] = None
     threshold_figures: ClassVar[tuple[str, str] | None] = None
+    options: Any
 
-    def __init_subclass__(cls, **named) -> None:
+    def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         cls.name = cls.__module__.rpartition(".")[2].removeprefix(OWN_MODULE)
 
-    def __init__(self, options: Options | None = None, clip_range: tuple[float, float] = (0.2, 0.2)) -> None:
+    def __init__(self, options: Any = None, clip_range: tuple[float, float] = (0.2, 0.2)) -> None:
         self.options = self.Options() if options is None else options
         self.clip_range = clip_range
 
     @classmethod
-    def options_under(cls, schedule: str, given: Callable[[str], dict[str, object]]) -> Options:
+    def options_under(cls, schedule: str, given: Callable[[str], dict[str, Any]]) -> Any:
         """The options under a schedule; `given` has those that the user gave, by the first part of their flags."""
         return cls.Options(**(cls.of_schedule.get(schedule, {}) | given(cls.name)))
 
@@ -175,6 +176,7 @@ class Composed(Method):
     """
 
     of: ClassVar[tuple[type[Method], ...]] = ()
+    options: dict[str, Options]
 
     def __init__(
         self, options: dict[str, Options] | None = None, clip_range: tuple[float, float] = (0.2, 0.2)
@@ -183,7 +185,7 @@ class Composed(Method):
         self._parts = tuple(part(self.options.get(part.name), clip_range) for part in self.of)
 
     @classmethod
-    def options_under(cls, schedule: str, given: Callable[[str], dict[str, object]]) -> dict[str, Options]:
+    def options_under(cls, schedule: str, given: Callable[[str], dict[str, Any]]) -> dict[str, Options]:
         return {part.name: part.options_under(schedule, given) for part in cls.of}
 
     @property
@@ -211,7 +213,7 @@ class Composed(Method):
     def open_rollout(
         self, tokens: Tokens, strengths: dict[str, float], group: dist.ProcessGroup | None
     ) -> dict[str, float]:
-        figures = {}
+        figures: dict[str, float] = {}
         for part in self.parts:
             own = {strength.name: strengths[part.figure(strength.name)] for strength in part.strengths}
             figures |= part.open_rollout(tokens, own, group)
@@ -253,7 +255,7 @@ def compose(methods: list[type[Method]]) -> type[Method]:
         "sets": next((method.sets for method in methods if method.sets), None),
         "threshold_figures": next((of for method in methods if (of := method.threshold_figures)), None),
     }
-    composition = type("Composition", (Composed,), facts)
+    composition: Any = type("Composition", (Composed,), facts)
     composition.name = "+".join(method.name for method in methods)
     return composition
 
@@ -284,7 +286,7 @@ def control_of(args: SimpleNamespace) -> EntropyControl:
     return entropy_control(chosen(args.policy_loss), given(args, "entropy"))
 
 
-def options_of(method: type[Method], args: SimpleNamespace) -> Options:
+def options_of(method: type[Method], args: SimpleNamespace) -> Any:
     """A method's options as OpenRLHF's nested arguments give them: what is not given has the schedule's default."""
     schedule = entropy_control(method, given(args, "entropy")).schedule
     return method.options_under(schedule, lambda part: given(args, part))
@@ -305,7 +307,7 @@ def facts(method: Method, args: SimpleNamespace) -> dict[str, bool]:
     }
 
 
-def entropy_control(method: type[Method] | None, given: dict[str, object]) -> EntropyControl:
+def entropy_control(method: type[Method] | None, given: dict[str, Any]) -> EntropyControl:
     """The controller's options for a method: those `given`, then the method's own, then the defaults.
 
     Without a method the schedule is `open`, since there is nothing to set.
@@ -351,6 +353,7 @@ def load(path: str | Path) -> type[Method]:
             "digits and _ that no method has"
         )
     spec = importlib.util.spec_from_file_location(f"{OWN_MODULE}{path.stem}", path)
+    assert spec and spec.loader
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where a dataclass looks for its own
     try:
         spec.loader.exec_module(module)
@@ -396,7 +399,7 @@ def first_strength(policy_loss: str) -> str | None:
         UsageError: there is no such method.
     """
     method = chosen(policy_loss)
-    return next(iter(strength_figures(method and method())), None)
+    return next(iter(strength_figures(method() if method else None)), None)
 
 
 def own_files(policy_loss: str) -> list[str]:

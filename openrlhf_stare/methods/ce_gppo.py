@@ -39,6 +39,7 @@ class CeGppoOptions(Options):
 
 class CeGppo(Method):
     Options = CeGppoOptions
+    options: CeGppoOptions
     acts_in_first_step = False
 
     def penalty(self, log_probs: Tensor, tokens: Tokens) -> Tensor:

@@ -48,6 +48,7 @@ class ClipCovOptions(Options):
 
 class ClipCov(Method):
     Options = ClipCovOptions
+    options: ClipCovOptions
 
     @property
     def strengths(self) -> tuple[Strength, ...]:

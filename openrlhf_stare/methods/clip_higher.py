@@ -33,6 +33,7 @@ class ClipHigherOptions(Options):
 
 class ClipHigher(Method):
     Options = ClipHigherOptions
+    options: ClipHigherOptions
     acts_in_first_step = False
     tells_tokens_apart = False
 

@@ -38,6 +38,7 @@ class EntropyBonusOptions(Options):
 
 class EntropyBonus(Method):
     Options = EntropyBonusOptions
+    options: EntropyBonusOptions
     control = {"schedule": "adaptive", "step": 0.005, "target": 0.2}
     needs_advantages = False
     tells_tokens_apart = False

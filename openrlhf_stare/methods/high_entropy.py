@@ -41,6 +41,7 @@ class HighEntropyOptions(Options):
 
 class HighEntropy(Method):
     Options = HighEntropyOptions
+    options: HighEntropyOptions
     needs_entropy = True
 
     @property
@@ -51,7 +52,7 @@ class HighEntropy(Method):
         self, tokens: Tokens, strengths: dict[str, float], group: dist.ProcessGroup | None
     ) -> dict[str, float]:
         self.share = strengths["share"]
-        entropies = tokens.entropies.float()
+        entropies = _entropies(tokens)
         n = int(all_reduce_sums([entropies.numel()], group).item())
         # The place in ascending order, from 0; rounded, since 80 must not become 80.00000000000001.
         place = round((1 - self.share) * max(n - 1, 0), 6)
@@ -62,4 +63,9 @@ class HighEntropy(Method):
         return {"high_entropy/threshold": self.threshold, "high_entropy/kept_ratio": kept / max(n, 1)}
 
     def weights(self, tokens: Tokens) -> Tensor | None:
-        return None if self.share == 1 else (tokens.entropies.float() >= self.threshold).float()
+        return None if self.share == 1 else (_entropies(tokens) >= self.threshold).float()
+
+
+def _entropies(tokens: Tokens) -> Tensor:
+    assert tokens.entropies is not None  # `needs_entropy`
+    return tokens.entropies.float()

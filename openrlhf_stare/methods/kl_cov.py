@@ -44,6 +44,7 @@ class KlCovOptions(Options):
 
 class KlCov(Method):
     Options = KlCovOptions
+    options: KlCovOptions
     acts_in_first_step = False
 
     @property

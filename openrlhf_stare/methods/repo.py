@@ -36,6 +36,7 @@ class RepoOptions(Options):
 
 class Repo(Method):
     Options = RepoOptions
+    options: RepoOptions
 
     @property
     def strengths(self) -> tuple[Strength, ...]:

@@ -35,6 +35,7 @@ class SignWeightsOptions(Options):
 
 class SignWeights(Method):
     Options = SignWeightsOptions
+    options: SignWeightsOptions
     control = {"schedule": "pi", "target": 0.1, "k_p": 0.11, "k_i": 0.0011}
 
     @property

@@ -60,6 +60,7 @@ class Stare(Method):
     """The strengths are W and, under C2, M. Ratios and the mean in the figures are over all action tokens."""
 
     Options = StareOptions
+    options: StareOptions
     control = {"schedule": "gate"}
     # What this repository's studies hold their targets with; launch/any_task_study.sh tries it where nobody tuned it.
     of_schedule = {"pi": {"variant": "C2", "top_p_ratio": 0.05, "w_max": 60.0, "m_min": 0.3}}
@@ -161,7 +162,8 @@ def pool_thresholds(found: Candidates, config: StareOptions, group: dist.Process
         return critical_count(n, config.top_p_ratio)
 
     both, masks = [found.surprisal.flatten()] * 2, [found.positive.flatten(), found.negative.flatten()]
-    return tuple(kth_largest(both, [k, k], masks=masks, group=group, selection=config.selection))
+    positive, negative = kth_largest(both, [k, k], masks=masks, group=group, selection=config.selection)
+    return positive, negative
 
 
 @torch.no_grad()

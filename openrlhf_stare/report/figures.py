@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -31,7 +32,7 @@ GATE_SHADE = "#f4d58a"
 LEAST_TO_SMOOTH = 60  # steps; below that a curve is shown as it is
 MOST_DOTS = 3000  # tokens in a picture of the four quadrants
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "text.parse_math": False,  # a $ in the name of a run is a $
     "font.size": 10,
@@ -230,7 +231,8 @@ def _draw_quadrants(figure: FigureBase, runs: list[Run], style: dict) -> None:
 
 def newest_responses(run: Run) -> list[Response]:
     """The newest recorded responses, newest first, whose tokens together are about MOST_DOTS."""
-    taken, tokens = [], 0
+    taken: list[Response] = []
+    tokens = 0
     for step in sorted(run.responses, reverse=True):
         for response in run.responses[step]:
             if taken and tokens + len(response.tokens) > MOST_DOTS:

@@ -178,7 +178,8 @@ def _token(response: Response, place: int, names: dict[str, str]) -> dict:
 
 def _words(responses: list[Response], sign: str) -> list[tuple[str, int, int]]:
     """The texts that are most often picked with this sign: text, how often they are, how often they come at all."""
-    picked, all_of_them = Counter(), Counter()
+    picked: Counter[str] = Counter()
+    all_of_them: Counter[str] = Counter()
     for response in responses:
         for place, text in enumerate(response.tokens):
             all_of_them[text] += response.surprisal[place] is not None

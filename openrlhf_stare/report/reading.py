@@ -70,7 +70,7 @@ class Settings:
     """What a run was last started with; see `actor_group/settings.py`. Without its file nothing of it is known."""
 
     strengths: tuple[str, ...] = ()  # the tags of the method's strengths
-    sets: tuple[str, str] | None = None  # what its sets of tokens are called
+    sets: tuple[str, ...] | None = None  # what its two sets of tokens are called
     facts: dict[str, bool] = field(default_factory=dict)  # for the verdict
     flags: dict[str, object] = field(default_factory=dict)  # ours
     arguments: dict[str, object] = field(default_factory=dict)  # OpenRLHF's
@@ -129,9 +129,9 @@ class Run:
             return []
         spans = []
         for is_on, places in groupby(range(len(gate.steps)), key=lambda place: gate.values[place] > 0.5):
-            places = list(places)
             if is_on:
-                spans.append((float(gate.steps[places[0]]) - 0.5, float(gate.steps[places[-1]]) + 0.5))
+                inside = list(places)
+                spans.append((float(gate.steps[inside[0]]) - 0.5, float(gate.steps[inside[-1]]) + 0.5))
         return spans
 
 
@@ -194,18 +194,18 @@ def _read_logs(files: list[Path], notes: list[str]) -> tuple[dict[str, Series], 
     latest: dict[str, dict[int, tuple[float, float]]] = {}  # tag -> step -> when it was logged, and the value
     logs = []
     for file in files:
-        steps, start = set(), math.inf
+        logged, start = set(), math.inf
         for event in _events(file, notes):
             for value in event.summary.value:
                 if not value.tag.startswith(PREFIX) or not value.HasField("simple_value"):
                     continue
-                steps.add(event.step)
+                logged.add(event.step)
                 start = min(start, event.wall_time)
                 values = latest.setdefault(value.tag.removeprefix(PREFIX), {})
                 if event.step not in values or event.wall_time >= values[event.step][0]:
                     values[event.step] = (event.wall_time, value.simple_value)
-        if steps:
-            logs.append((start, min(steps), max(steps)))
+        if logged:
+            logs.append((start, min(logged), max(logged)))
     scalars = {}
     for tag, values in latest.items():
         given_up = {

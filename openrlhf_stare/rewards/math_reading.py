@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 SYMBOLS = {
@@ -22,8 +23,9 @@ SYMBOLS = {
     "∜": r"\sqrt[4]", "√": r"\sqrt", "\u00ad": "", "\u200b": "", "\ufeff": "",
     "‖": r"\|", "∘": r"^{\circ}", "⊂": r"\subset ", "∼": r"\sim ", "∠": r"\angle ", "△": r"\triangle ",
 }  # fmt: skip
+Meaning = str | Callable[[re.Match[str]], str]  # what `re.sub` puts in
 # Commands that mean what is right of them.
-COMMANDS = {
+_COMMANDS: dict[str, Meaning] = {
     r"\\[dtc]frac(?![A-Za-z])": r"\\frac",
     r"\\[dt]binom(?![A-Za-z])": r"\\binom",
     r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*\.?": "",
@@ -65,7 +67,7 @@ COMMANDS = {
     r"\{\s*([^{}]*?)\s*\\over\s*([^{}]*?)\s*\}": r"\\frac{\1}{\2}",
     r"^\s*([^{}]*?)\s*\\over\s*([^{}]*?)\s*$": r"\\frac{\1}{\2}",
 }
-COMMANDS = {re.compile(pattern): meaning for pattern, meaning in COMMANDS.items()}
+COMMANDS = {re.compile(pattern): meaning for pattern, meaning in _COMMANDS.items()}
 # Commands whose argument is all that counts.
 WRAPPER = re.compile(
     r"\\(?:boldsymbol|mathbf|textbf|bm|mathit|mathsf|texttt|mathtt|textsf|underline|emph|textit|boxed|fbox|ensuremath"
@@ -82,7 +84,7 @@ INTRODUCTION = re.compile(
 )
 FUNCTION = r"(?<![A-Za-z\\])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp)(?![A-Za-z])"
 # What is written as in a program or by hand.
-HANDWRITING = {
+_HANDWRITING: dict[str, Meaning] = {
     r"(?<![A-Za-z\d.])(\d+(?:\.\d+)?|\.\d+)[eE]\+?(-?)0*(\d+)(?!\w)": r"\1 \\times 10^{\2\3}",
     r"\*\*\s*": "^",
     r"\^\s*([+-]?\d+)": r"^{\1}",
@@ -123,7 +125,7 @@ HANDWRITING = {
         lambda letter: rf"\{letter[1].lower()}_{{capital}}",
     r"\\text\s*\{\s*to\s*\}|(?<=\d)\s+to\s+(?=\d)": ":",
 }  # fmt: skip
-HANDWRITING = {re.compile(pattern): meaning for pattern, meaning in HANDWRITING.items()}
+HANDWRITING = {re.compile(pattern): meaning for pattern, meaning in _HANDWRITING.items()}
 SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 SCALE = re.compile(rf"(?<=\d)\s*(?:\\text\s*\{{)?\s*({'|'.join(SCALES)})\b\s*\}}?")
 WORDS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
@@ -273,10 +275,11 @@ def shape(text: str) -> Shape:
     if len(items) > 1:
         if all(RELATION.search(item) for item in items):
             return Shape("relations", items, join="or" if words and "and" not in words else "and" if words else "or")
-        named = [NAMED.match(item) for item in items]
-        if all(named) and len({name[1][0] for name in named}) == 1:  # x_1 = 2, x_2 = 5
+        named = [name for name in map(NAMED.match, items) if name]
+        are_named = len(named) == len(items)
+        if are_named and len({name[1][0] for name in named}) == 1:  # x_1 = 2, x_2 = 5
             return Shape("list", [name[2].strip() for name in named])
-        if all(named) and len({name[1] for name in named}) == len(items):
+        if are_named and len({name[1] for name in named}) == len(items):
             ordered = sorted(named, key=lambda name: name[1])
             return Shape("tuple", [name[2] for name in ordered], ends="()")
         return Shape("words" if words else "list", items)
@@ -310,11 +313,18 @@ def _encloses(text: str) -> bool:
     return False
 
 
+def token_at(text: str, place: int) -> str:
+    """The command or the character that begins at a place inside the text."""
+    token = TOKEN.match(text, place)
+    assert token
+    return token[0]
+
+
 def split(text: str) -> tuple[list[str], set[str]]:
     """The parts of a text between commas, semicolons, "or" and "and" that are in no brackets, and those words."""
     parts, words, depth, start, place = [], set(), 0, 0, 0
     while place < len(text):
-        token = TOKEN.match(text, place)[0]
+        token = token_at(text, place)
         word = WORD_BETWEEN.match(text, place) if depth == 0 else None
         if word and text[start:place].strip():
             words.add(next(filter(None, word.groups())))
@@ -347,8 +357,8 @@ def choice(text: str) -> str:
     """The letter with which a readable text chooses, "(D) 12" or "D. 12"; nothing where it is none or not alone."""
     text = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)
     found = re.match(r"\s*(?:\(\s*([A-Z])\s*\)|([A-Z])\s*[.:)])\s*\S", text)
-    alone = found and len(re.findall(r"(?<![A-Za-z])[A-J](?![A-Za-z])", text)) == 1
-    return (found[1] or found[2]) if alone else ""
+    is_alone = len(re.findall(r"(?<![A-Za-z])[A-J](?![A-Za-z])", text)) == 1
+    return (found[1] or found[2]) if found and is_alone else ""
 
 
 def words(text: str) -> str:

@@ -110,6 +110,7 @@ def is_right(label: str, answer: str) -> bool | None:
 def _reply(worker: subprocess.Popen, seconds: float) -> str:
     """The verifier's next line; nothing if it has ended, or has been killed because it let that time pass."""
     ready = select.poll()
+    assert worker.stdout
     ready.register(worker.stdout, select.POLLIN)
     if not ready.poll(1000 * seconds):
         worker.kill()

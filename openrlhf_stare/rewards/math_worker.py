@@ -43,12 +43,12 @@ from openrlhf_stare.rewards.math_reading import (
     OPENING,
     RELATION,
     THOUSANDS,
-    TOKEN,
     Shape,
     choice,
     is_words,
     readable,
     shape,
+    token_at,
     without_unit,
     words,
 )
@@ -77,7 +77,7 @@ CONFIG = LatexExtractionConfig(
 _exact_eq = grader.sympy_numeric_eq
 
 
-def _numeric_eq(a, b, float_rounding: int, numeric_precision: int) -> bool:
+def _numeric_eq(a: Basic, b: Basic, float_rounding: int, numeric_precision: int) -> bool:
     """math-verify's comparison of two numbers, which by itself takes any tiny number for 0.
 
     A decimal counts to six digits after the point and, if it is below 1, to six digits, unless the other side is an
@@ -93,7 +93,7 @@ def _numeric_eq(a, b, float_rounding: int, numeric_precision: int) -> bool:
     return close and _exact_eq(a, b, float_rounding, numeric_precision)
 
 
-def _close(a, b, somewhere: bool = False) -> bool:
+def _close(a: Basic, b: Basic, somewhere: bool = False) -> bool:
     """Whether two numbers are about equal, or the same infinity.
 
     Args:
@@ -114,7 +114,7 @@ def _close(a, b, somewhere: bool = False) -> bool:
     return bool(difference <= max(TOLERANCE * min(1, size), NOISE * size))
 
 
-def _exact(number):
+def _exact(number: Basic) -> Basic:
     """With its decimals as fractions."""
     return number.xreplace({decimal: Rational(str(decimal)) for decimal in number.atoms(Float)}).doit()
 
@@ -198,11 +198,13 @@ def _same_shapes(label: str, answer: str) -> bool:
         return False
     kinds = {gold.kind, given.kind}
     if "one" in kinds and len(kinds) == 2 and "relations" not in kinds:
-        values = [_value(text)[0] if one.kind == "one" else text for one, text in ((gold, label), (given, answer))]
-        if None in values:
+        right, said = (
+            _value(text)[0] if one.kind == "one" else text for one, text in ((gold, label), (given, answer))
+        )
+        if right is None or said is None:
             return False
-        if values != [label, answer]:
-            return same(*values)  # S = \\{1, 2\\}
+        if (right, said) != (label, answer):
+            return same(right, said)  # S = \\{1, 2\\}
     if kinds == {"one", "set"} and len(gold.items) == len(given.items) == 1:
         return r"\emptyset" not in (gold.items[0], given.items[0]) and same(gold.items[0], given.items[0])
     if "relations" in kinds or kinds == {"one"} or (kinds == {"one", "tuple"}):
@@ -257,7 +259,7 @@ def _sides(text: str) -> list[str]:
     """The sides of an equation. An equals sign below a sum is none."""
     sides, start, depth, place = [], 0, 0, 0
     while place < len(text):
-        token, equals = TOKEN.match(text, place)[0], EQUALS.match(text, place)
+        token, equals = token_at(text, place), EQUALS.match(text, place)
         depth += (token in OPENING) - (token in CLOSING)
         if equals and depth == 0:
             sides.append(text[start:place].strip())
@@ -326,15 +328,14 @@ def _means(label: str, answer: str) -> bool:
         readings.append((label.replace("%", ""), answer))
     degrees = r"^{\circ}"
     if degrees in label or degrees in answer:
-        in_radians = [text.replace(degrees, r" \cdot \frac{\pi}{180}") for text in (label, answer)]
-        without = [text.replace(degrees, "") for text in (label, answer)]
-        readings = [tuple(without)]
+        readings = [(label.replace(degrees, ""), answer.replace(degrees, ""))]
         if not (degrees in label and degrees in answer):
-            readings.append(tuple(in_radians))
+            radians = r" \cdot \frac{\pi}{180}"
+            readings.append((label.replace(degrees, radians), answer.replace(degrees, radians)))
     return any(_verified(*(text.replace("%", r" \cdot \frac{1}{100}") for text in pair)) for pair in readings)
 
 
-def _parsed(text: str):
+def _parsed(text: str) -> Basic | MatrixBase | None:
     """What math-verify makes of the whole text; None: nothing."""
     if re.search(r"(?<![\d_])\d+\s+\d", text):
         return None  # math-verify reads past a blank in a number
@@ -350,12 +351,12 @@ def _parsed(text: str):
     return expression
 
 
-def _symbol(name: Symbol):
+def _symbol(name: Symbol) -> Basic:
     """The symbol, real whatever stands beside it. To math-verify i is one of any number."""
     return I if name.name == "i" else Symbol(name.name, real=True)
 
 
-def _as_set(text: str):
+def _as_set(text: str) -> Set | None:
     """The set that a text names or that its inequalities describe; None: neither."""
     one = shape(text)
     parts = one.items if one.kind == "relations" else [text]
@@ -410,9 +411,9 @@ RATIO = re.compile(r"^[^:]+(?::[^:]+)+$")
 
 def _same_ratio_or_time(label: str, answer: str) -> bool:
     """Whether two ratios, or a ratio and a fraction, or two times of day are equal. 3:05 is a time."""
-    times = [TIME.match(text) for text in (label, answer)]
-    if any(time and (time[4] or time[2][0] == "0") for time in times):
-        return all(times) and _same_time(*times)
+    right, said = TIME.match(label), TIME.match(answer)
+    if any(time and (time[4] or time[2][0] == "0") for time in (right, said)):
+        return right is not None and said is not None and _same_time(right, said)
     sides = [[part.strip() for part in text.split(":")] for text in (label, answer)]
     if sorted(map(len, sides)) == [1, 2]:
         return _verified(*(rf"\frac{{{side[0]}}}{{{side[1]}}}" if len(side) == 2 else side[0] for side in sides))

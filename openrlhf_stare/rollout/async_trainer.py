@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import openrlhf.trainer.ppo_trainer_async as ppo_trainer_async
 
 from openrlhf_stare.replacing import plain_class
 from openrlhf_stare.rollout.trainer import TellsTheStep
 
+PlainActor: Any = plain_class(ppo_trainer_async.TrainingActor)
 
-class TrainingActor(TellsTheStep, plain_class(ppo_trainer_async.TrainingActor)):
+
+class TrainingActor(TellsTheStep, PlainActor):
     """OpenRLHF's `TrainingActor`. It has that name, since Ray puts an actor's before each line that it prints."""

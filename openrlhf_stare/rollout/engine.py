@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from pathlib import Path
+from typing import Any
 
 import openrlhf.trainer.ray.vllm_engine as vllm_engine
 
@@ -14,9 +15,10 @@ from openrlhf_stare.replacing import plain_class
 
 # What begins the traceback of another exception, below a message.
 TRACEBACK = re.compile(r"Traceback |During handling of |The above exception was |\w+ failed to start")
+RolloutRayActor: Any = plain_class(vllm_engine.RolloutRayActor)
 
 
-class StareRolloutActor(plain_class(vllm_engine.RolloutRayActor)):
+class StareRolloutActor(RolloutRayActor):
     """OpenRLHF's `RolloutRayActor`, which fails with the first error of vLLM's processes."""
 
     async def __init__(self, *args, **kwargs):

@@ -38,6 +38,8 @@ ROLLOUT_BASELINES = ("flash_reinforce",)  # those that subtract a mean of the wh
 class StareExperienceMaker(experience_maker.RemoteExperienceMaker):
     """OpenRLHF's `RemoteExperienceMaker` with another advantage step."""
 
+    advantage_estimator: str
+
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         if self.advantage_estimator == "sr_grpo":
@@ -114,6 +116,7 @@ class ShapedRewards:
 
     def add_figures(self) -> None:
         """Put the figures into every response's `info`, whose means OpenRLHF logs."""
+        assert self.stds is not None
         for experience, std in zip(self.experiences, self.stds, strict=True):
             if "group_reward_std" in experience.info:
                 openrlhfs = experience.info["group_reward_std"]

@@ -5,14 +5,18 @@ OpenRLHF's trainer counts steps, over restarts and while it trains a critic alon
 
 from __future__ import annotations
 
+from typing import Any
+
 import openrlhf.trainer.ppo_trainer as ppo_trainer
 import ray
 
 from openrlhf_stare.actor_group.token_record import responses_to_record
 from openrlhf_stare.replacing import plain_class
 
+PlainTrainer: Any = plain_class(ppo_trainer.PPOTrainer)
 
-class TellsTheStep:
+
+class TellsTheStep(ppo_trainer.BasePPOTrainer):
     """Mixed into a trainer of OpenRLHF."""
 
     def ppo_train(self, global_steps: int) -> dict:
@@ -21,5 +25,5 @@ class TellsTheStep:
         return super().ppo_train(global_steps)
 
 
-class PPOTrainer(TellsTheStep, plain_class(ppo_trainer.PPOTrainer)):
+class PPOTrainer(TellsTheStep, PlainTrainer):
     """OpenRLHF's `PPOTrainer`. It has that name, since Ray puts an actor's before each line that it prints."""

@@ -26,6 +26,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from openrlhf_stare.tools import cgroup
 from openrlhf_stare.tools.config import ToolConfig
@@ -129,9 +130,9 @@ def run(code: str, config: ToolConfig) -> Outcome:
     limits |= {"MEMLOCK": (0, 0), "SIGPENDING": (THREADS, THREADS)}
     if config.run_model_code_without_sandbox:
         with tempfile.TemporaryDirectory() as folder:
-            program = Path(folder, "program.py")
-            program.write_bytes(source)
-            return _watch(_python(str(program), limits), config, cwd=folder)
+            file = Path(folder, "program.py")
+            file.write_bytes(source)
+            return _watch(_python(str(file), limits), config, cwd=folder)
     with (
         _in_memory(source) as program,
         _in_memory(call_filter(platform.machine())) as system_calls,
@@ -144,7 +145,7 @@ def run(code: str, config: ToolConfig) -> Outcome:
         return _watch(command, config, pass_fds=(program, system_calls))
 
 
-def _watch(command: list[str], config: ToolConfig, **options) -> Outcome:
+def _watch(command: list[str], config: ToolConfig, **options: Any) -> Outcome:
     """Read the command's output until it ends or goes over a limit; then kill whatever is left of it."""
     most_seconds = 2 * config.seconds
     start, output, note = time.monotonic(), b"", None
@@ -161,6 +162,7 @@ def _watch(command: list[str], config: ToolConfig, **options) -> Outcome:
             **options,
         ) as process,
     ):
+        assert process.stdout
         selector.register(process.stdout, selectors.EVENT_READ)
         ended = os.pidfd_open(process.pid)
         try:
@@ -226,7 +228,8 @@ def _seconds_without_a_cpu(pid: int) -> dict[str, float]:
 
 def _bubblewrap(program: int, system_calls: int) -> list[str]:
     """The command that runs what comes after it in the sandbox. The files' contents are given as open files."""
-    bwrap = shutil.which("bwrap")
+    bwrap, setpriv = shutil.which("bwrap"), shutil.which("setpriv")
+    assert bwrap
     python = sys.executable, (sys.prefix, sys.base_prefix)
     sandbox = [bwrap, "--unshare-user", "--unshare-all", "--uid", NOBODY, "--gid", NOBODY]
     sandbox += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--hostname", "sandbox"]
@@ -246,7 +249,8 @@ def _bubblewrap(program: int, system_calls: int) -> list[str]:
     stage = [bwrap, "--unshare-pid", "--die-with-parent", "--ro-bind", "/usr", "/usr"]
     stage += [*_read_only_view(*python, without=("/usr",)), "--dir", "/tmp"]
     stage += ["--dev", "/dev", "--proc", "/proc"]
-    return [*stage, shutil.which("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *sandbox]
+    assert setpriv
+    return [*stage, setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *sandbox]
 
 
 @functools.cache
@@ -254,9 +258,9 @@ def _read_only_view(executable: str, prefixes: tuple[str, ...], without: tuple[s
     """bubblewrap's arguments for this Python and its and the system's libraries, each at its own place, less what is
     below the folders `without`."""
     python = os.path.realpath(executable)
-    prefixes = {*prefixes, str(Path(python).parents[1])}
     places = {"/usr/lib", "/usr/lib64", "/lib", "/lib64", *site.getsitepackages(), python}
-    places |= {os.path.join(prefix, name) for prefix in prefixes for name in ("lib", "lib64", "pyvenv.cfg")}
+    folders = (*prefixes, str(Path(python).parents[1]))
+    places |= {os.path.join(folder, name) for folder in folders for name in ("lib", "lib64", "pyvenv.cfg")}
     view, seen = [], [*without]
     for place in sorted(filter(os.path.exists, places)):
         if any(Path(place).is_relative_to(other) for other in seen):

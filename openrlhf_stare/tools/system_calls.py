@@ -97,8 +97,8 @@ def call_filter(machine: str) -> bytes:
     program += [(LOAD, 0, 0, number_at), (AT_LEAST, 0, 1, X32), (RETURN, 0, 0, KILL)]
     program += [(AT_LEAST, 0, 1, NOT_YET_KNOWN), (RETURN, 0, 0, NO_SUCH_CALL)]
     for numbers, answer in answers:
-        if numbers[column] is not None:
-            program += [(EQUAL, 0, len(answer), numbers[column]), *answer]
+        if (number := numbers[column]) is not None:
+            program += [(EQUAL, 0, len(answer), number), *answer]
     program += [(RETURN, 0, 0, ALLOW)]
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
 

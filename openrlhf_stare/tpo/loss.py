@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from openrlhf_stare.tpo.target import TpoConfig, sequence_log_probs, target_policy_loss
@@ -48,7 +50,7 @@ class TargetPolicyLoss(torch.nn.Module):
         action_mask: torch.Tensor,
         rollout_log_probs: torch.Tensor | None = None,
         dp_size: int = 1,
-        **normalisers,
+        **normalisers: Any,
     ) -> tuple:
         """Log-probs and mask (B, A) -> the loss and OpenRLHF's four metrics, those of the corrections being None.
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 
 @contextmanager
@@ -17,8 +18,8 @@ def stand_ins() -> Iterator[None]:
     """
     from openrlhf_stare.without_flash_attn import padding
 
-    names = {name: ModuleType(name) for name in ("flash_attn", "flash_attn.bert_padding", "flash_attn.utils")}
-    names["flash_attn.utils.distributed"] = ModuleType("flash_attn.utils.distributed")
+    places = ("flash_attn", "flash_attn.bert_padding", "flash_attn.utils", "flash_attn.utils.distributed")
+    names: dict[str, Any] = {name: ModuleType(name) for name in places}
     for name in ("index_first_axis", "pad_input", "rearrange", "unpad_input"):
         setattr(names["flash_attn.bert_padding"], name, getattr(padding, name))
     names["flash_attn.utils.distributed"].all_gather = padding.all_gather

@@ -53,11 +53,14 @@ from openrlhf_stare.rollout.samples_generator import StareSamplesGenerator
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 assert SamplesGenerator is StareSamplesGenerator
 assert [base.__module__.split(".")[0] for base in SamplesGenerator.__mro__[:2]] == ["openrlhf_stare", "openrlhf"]
+from openrlhf_stare.rollout import engine
+from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+print(*[base.__module__ for base in replacing.plain_class(RolloutRayActor).__mro__[:2]])
 """
 
 
-def test_ours_may_be_imported_first():
-    in_a_process(OURS_FIRST)
+def test_ours_may_be_imported_first_and_the_table_s_order_holds():
+    assert in_a_process(OURS_FIRST)[-1] == "openrlhf_stare.cpu.engine openrlhf_stare.rollout.engine"
 
 
 def test_the_engine_of_a_cpu_is_on_top_of_ours_on_top_of_openrlhfs():

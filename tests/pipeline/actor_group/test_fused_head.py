@@ -34,7 +34,7 @@ def models(addends, tmp_path_factory) -> dict[bool, Path]:
 
 def three_rollouts(group: ActorGroup, flags: list[str]) -> tuple[list[dict], list[torch.Tensor], torch.Tensor]:
     """The figures of each, the log-probs of each, and the master weights in the end."""
-    group.start([*BATCH, *flags], float32=True)
+    group.start([*BATCH, *flags])
     figures, log_probs = [], []
     for seed in range(3):
         experiences = fixed_experiences(seed=seed)
@@ -53,7 +53,7 @@ def test_three_rollouts_are_those_with_logits(group_of, models, layout, tied):
     own_model, group.model = group.model, str(models[tied])
     try:
         plain = three_rollouts(group, LAYOUTS[layout])
-        start = group.start([*BATCH], float32=True) or torch.cat([w.flatten() for w in group.parameters().values()])
+        start = group.start([*BATCH]) or torch.cat([w.flatten() for w in group.parameters().values()])
         fused = three_rollouts(group, [*LAYOUTS[layout], "--actor.fused_head"])
     finally:
         group.model = own_model

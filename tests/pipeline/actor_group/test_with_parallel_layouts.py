@@ -31,7 +31,7 @@ def test_with_ring_attention_duplicated_ranks_count_once(ranks):
 def test_with_ring_attention_the_fused_head_has_the_labels_of_the_neighbours_tokens(ranks):
     log_probs = []
     for head in ([], ["--actor.fused_head"]):
-        ranks.start([*BATCH, *LAYOUTS["ring attention"], *head], float32=True)
+        ranks.start([*BATCH, *LAYOUTS["ring attention"], *head])
         log_probs.append(ranks.forward(fixed_experiences()))
     for plain, fused in zip(*log_probs, strict=True):
         assert torch.allclose(fused, plain, rtol=1e-5, atol=1e-6)

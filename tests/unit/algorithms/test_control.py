@@ -150,7 +150,7 @@ def test_a_policy_that_has_collapsed_is_told():
     one.update(math.nan)
     assert one.stop is None
     one.update(0.01)
-    assert one.stop.startswith("The entropy was below --entropy.stop_below 0.05 (0.05 nats) for 3 rollouts in a row")
+    assert one.stop.startswith("The entropy was below --entropy.stop_below 0.05 for 3 rollouts in a row")
     never = controller(W)
     for _ in range(20):
         never.update(0.0)
