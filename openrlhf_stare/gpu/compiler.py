@@ -51,7 +51,9 @@ def cuda_home() -> Path:
 def cuda_of_torch() -> str | None:
     """Major and minor version of the CUDA that torch is made for, such as 13.0."""
     spec = importlib.util.find_spec("torch")
-    return spec and runpy.run_path(str(Path(spec.origin).with_name("version.py")))["cuda"]
+    if spec is None or spec.origin is None:
+        return None
+    return runpy.run_path(str(Path(spec.origin).with_name("version.py")))["cuda"]
 
 
 def release(nvcc: Path) -> str | None:
