@@ -16,8 +16,8 @@ from unittest.mock import patch
 from openrlhf_stare.substitutions import TABLE, Substitution
 from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
 
-_announced: set[str | None] = set()
-_to_stand: list[Substitution] = []  # what is always to stand in its place in this process
+_without: set[str | None] = set()  # for whose lack the table's rows have been announced
+_announced: list[Substitution] = []  # what is always to stand in its place in this process
 _standing: set[Substitution] = set()  # what of it has been put there
 
 
@@ -27,16 +27,16 @@ def announce(missing: str | None) -> None:
 
     Cheap: neither theirs nor ours is imported here.
     """
-    if missing in _announced:
+    if missing in _without:
         return
-    _announced.add(missing)
+    _without.add(missing)
     for row in TABLE:
         if row.missing != missing:
             continue
         if not row.name:
             hold_during_import(row.module, functools.partial(_call, row.by))
         elif row.during is None:
-            _to_stand.append(row)
+            _announced.append(row)
             patch_when_imported(row.module, functools.partial(_install, row))
             if not row.wraps:  # ours may be imported first, and is not ready then while it imports theirs
                 patch_when_imported(row.by.rpartition(".")[0], functools.partial(_install_after_ours, row))
@@ -76,7 +76,7 @@ def _install_after_ours(row: Substitution, _: ModuleType) -> None:
 
 def _install(row: Substitution, module: ModuleType) -> None:
     """Put ours in its place for good, once and in the table's order; later if it is only being imported."""
-    for each in [each for each in _to_stand if each.place == row.place]:
+    for each in [each for each in _announced if each.place == row.place]:
         ours, name = importlib.import_module(each.by.rpartition(".")[0]), each.by.rpartition(".")[2]
         if each in _standing:
             continue
