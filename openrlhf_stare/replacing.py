@@ -17,7 +17,7 @@ from openrlhf_stare.substitutions import TABLE, Substitution
 from openrlhf_stare.when_imported import hold_during_import, patch_when_imported
 
 _without: set[str | None] = set()  # for whose lack the table's rows have been announced
-_announced: list[Substitution] = []  # what is always to stand in its place in this process
+_announced: set[Substitution] = set()  # what is always to stand in its place in this process
 _standing: set[Substitution] = set()  # what of it has been put there
 
 
@@ -36,7 +36,7 @@ def announce(missing: str | None) -> None:
         if not row.name:
             hold_during_import(row.module, functools.partial(_call, row.by))
         elif row.during is None:
-            _announced.append(row)
+            _announced.add(row)
             patch_when_imported(row.module, functools.partial(_install, row))
             if not row.wraps:  # ours may be imported first, and is not ready then while it imports theirs
                 patch_when_imported(row.by.rpartition(".")[0], functools.partial(_install_after_ours, row))
@@ -76,7 +76,7 @@ def _install_after_ours(row: Substitution, _: ModuleType) -> None:
 
 def _install(row: Substitution, module: ModuleType) -> None:
     """Put ours in its place for good, once and in the table's order; later if it is only being imported."""
-    for each in [each for each in _announced if each.place == row.place]:
+    for each in [each for each in TABLE if each in _announced and each.place == row.place]:
         ours, name = importlib.import_module(each.by.rpartition(".")[0]), each.by.rpartition(".")[2]
         if each in _standing:
             continue

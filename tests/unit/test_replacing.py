@@ -63,6 +63,13 @@ def test_ours_may_be_imported_first_and_the_table_s_order_holds():
     assert in_a_process(OURS_FIRST)[-1] == "openrlhf_stare.cpu.engine openrlhf_stare.rollout.engine"
 
 
+def test_the_table_s_order_holds_in_whatever_order_its_parts_are_announced():
+    """A public name such as `StarePolicyLoss` announces the CPU's rows alone."""
+    code = f"from openrlhf_stare import worker, replacing, StarePolicyLoss\nworker.install()\n{OURS_FIRST}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.splitlines()[-1] == "openrlhf_stare.cpu.engine openrlhf_stare.rollout.engine"
+
+
 def test_the_engine_of_a_cpu_is_on_top_of_ours_on_top_of_openrlhfs():
     from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
