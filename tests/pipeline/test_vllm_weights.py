@@ -15,6 +15,7 @@ from jobs import Job, job_flags, problems, run_job
 
 CHANGED = 1.0  # log-probs that differ by more are those of other weights (they differ by several nats)
 SAME = 1e-4  # and by less, the same
+REPACKED = 0.2  # and the same for repacked layers, which round to bfloat16 where the CPU multiplies in it (0.012 seen)
 
 
 def sync_weights(addends: Path, output: Path, work_around: str) -> dict:
@@ -68,7 +69,7 @@ def test_without_the_work_around_the_repacked_layers_are_named(without):
 
 
 def test_without_the_work_around_lm_head_is_ignored_silently(without):
-    assert without["gap"] < SAME
+    assert without["gap"] < REPACKED
     assert without["lm_head"]["errors"] == {}
     assert without["lm_head"]["gap_after_sync"] == without["lm_head"]["gap_before_sync"] > CHANGED
 
