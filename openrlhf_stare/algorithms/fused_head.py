@@ -1,9 +1,10 @@
 """Log-probs and exact entropies from hidden states, without a tensor of tokens times vocabulary.
 
 The head's weight is taken a block of words at a time. The logits of all tokens for the block are computed, added to
-each token's running maximum, normaliser and entropy, and dropped; the backward pass computes them again. By words and
-not by tokens, since then the weight is read once, and the gradient of a block's weights is one product that sums over
-all tokens. All that is not a matrix product is in float32.
+each token's running maximum, normaliser and entropy, and dropped. The backward pass computes them again, for the
+tokens that have a gradient. By words and not by tokens, since then the weight is read once, and the gradient of a
+block's weights is one product that sums over all tokens. All that is not a matrix product is in float32, and in place
+where it can be: on a CPU, fetching memory for a new tensor takes longer than several passes over an old one.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Logits of a block: 4 MiB of float32, or a 64th of all where that is more, so that a GPU is not kept busy with
-# launching thousands of small kernels.
-_BLOCK_LOGITS, _BLOCK_SHARE = 2**20, 64
+# Float32 values of a block: 12 MiB, which the last cache of a CPU can hold. In smaller blocks several threads wait for
+# each other more often than they compute, where others use the machine. Or a 64th of all logits where that is more, so
+# that a GPU is not kept busy with launching thousands of small kernels.
+_BLOCK_LOGITS, _BLOCK_SHARE = 3 * 2**20, 64
 _LOWEST = torch.finfo(torch.float32).min
 
 
@@ -81,7 +83,8 @@ def fused_log_probs(
     """The log-prob of each token's label and the entropy of its distribution over the vocabulary, in nats.
 
     Besides results and gradients it needs the logits of one block of words, twice in float32, and in the backward pass
-    the gradient of the hidden states in float32.
+    the gradient of the hidden states in float32. The backward pass leaves out tokens whose gradient is exactly 0. On a
+    GPU the host waits once in each pass, to read how many tokens there are to compute.
 
     Args:
         hidden: (T, H) hidden states.
@@ -108,9 +111,9 @@ def fused_log_probs(
             f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)} and labels {tuple(labels.shape)} do not fit: "
             "give (T, H), (V, H) and (T,)"
         )
-    if (labels >= 0).all():
-        return _FusedLogProbs.apply(hidden, weight, bias, labels, logits, entropy)
     wanted = (labels >= 0).nonzero().squeeze(-1)
+    if len(wanted) == len(labels):
+        return _FusedLogProbs.apply(hidden, weight, bias, labels, logits, entropy)
     results = _FusedLogProbs.apply(hidden[wanted], weight, bias, labels[wanted], logits, entropy)
     return tuple(result.new_zeros(len(labels)).index_copy(0, wanted, result) for result in results)
 
@@ -123,16 +126,19 @@ class _FusedLogProbs(torch.autograd.Function):
         of_label = hidden.new_zeros(len(hidden), dtype=torch.float32)
         highest = torch.full_like(of_label, _LOWEST)
         normaliser, weighted = torch.zeros_like(of_label), torch.zeros_like(of_label)  # Σe and Σe·(x - highest)
-        for words, x in _blocks(hidden, weight, bias, logits):
+        buffer = hidden.new_empty(0, dtype=torch.float32)
+        # With or without entropies in the same blocks, so that both give the same log-probs, bit for bit.
+        for words, x, _ in _blocks(hidden, weight, bias, logits, len(hidden), 2):
             inside, at = _places(labels, words)
             of_label = torch.where(inside, x.gather(1, at).squeeze(-1), of_label)
             before, highest = highest, torch.maximum(highest, x.amax(dim=-1))
             shift = before - highest
-            e = x.sub_(highest.unsqueeze(-1)).exp()
             shrink = shift.exp()
+            x.sub_(highest.unsqueeze(-1))
+            e = torch.exp(x, out=buffer.resize_(x.shape) if entropy else x)
             if entropy:
                 # 0 where no block was before: the shift is then as low as a float32 can be.
-                weighted = shrink * (weighted + shift * normaliser) + _dot(e, x)
+                weighted = shrink * (weighted + shift * normaliser) + x.mul_(e).sum(dim=-1)
             normaliser = normaliser * shrink + e.sum(dim=-1)
         log_normaliser = normaliser.log()
         entropies = log_normaliser - weighted / normaliser if entropy else torch.zeros_like(of_label)
@@ -148,31 +154,42 @@ class _FusedLogProbs(torch.autograd.Function):
         hidden, weight, bias, labels, log_normaliser, entropies = ctx.saved_tensors
         if of_log_probs is None and of_entropies is None:
             return (None,) * 6
+        slope = ctx.logits.scale / ctx.logits.temperature
+        g = torch.zeros_like(entropies) if of_log_probs is None else of_log_probs * slope
+        g_entropy = None if of_entropies is None else of_entropies * slope
+        # A token with advantage 0 or a clipped one has none: one product of four is left, that of the forward pass.
+        tokens = len(hidden)
+        counts = (g if g_entropy is None else g.abs() + g_entropy.abs()).nonzero().squeeze(-1)
+        if len(counts) < tokens:
+            hidden, labels, log_normaliser, entropies, g = (
+                tensor[counts] for tensor in (hidden, labels, log_normaliser, entropies, g)
+            )
+            g_entropy = None if g_entropy is None else g_entropy[counts]
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         by_hidden = torch.zeros_like(hidden, dtype=torch.float32) if wants_hidden else None
         by_weight = torch.empty_like(weight) if wants_weight else None
         by_bias = torch.empty_like(bias) if wants_bias else None
-        slope = ctx.logits.scale / ctx.logits.temperature
-        g = torch.zeros_like(entropies) if of_log_probs is None else of_log_probs * slope
-        g_entropy = None if of_entropies is None else of_entropies * slope
         own = torch.zeros_like(g)  # what the product of the label gets besides
-        for words, x in _blocks(hidden, weight, bias, ctx.logits):
+        of_block = torch.empty_like(hidden)
+        buffer = hidden.new_empty(0, dtype=torch.float32)
+        for words, x, rounded in _blocks(hidden, weight, bias, ctx.logits, tokens, 1 if g_entropy is None else 2):
             bend = ctx.logits.bend(x)
             log_p = x.sub_(log_normaliser.unsqueeze(-1))
-            p = log_p.exp()
             if g_entropy is None:
-                d = p.mul_(-g.unsqueeze(-1))
+                d = log_p.exp_().mul_(-g.unsqueeze(-1))
             else:  # -p·(g + g_entropy·(log p + H))
+                p = torch.exp(log_p, out=buffer.resize_(x.shape))
                 log_p.mul_(-g_entropy.unsqueeze(-1)).sub_((g + g_entropy * entropies).unsqueeze(-1))
-                d = p.mul_(log_p)
+                d = log_p.mul_(p)
             inside, at = _places(labels, words)
             here = torch.where(inside, g, 0)
             if bend is not None:
                 d.mul_(bend)
                 here *= bend.gather(1, at).squeeze(-1)
-            rounded = d.to(hidden.dtype)
+            if rounded is not d:
+                rounded.copy_(d)
             if by_hidden is not None:
-                by_hidden += rounded @ weight[words]
+                by_hidden += torch.mm(rounded, weight[words], out=of_block)
             own += here
             d.scatter_add_(1, at, here.unsqueeze(-1))
             if by_weight is not None:
@@ -184,24 +201,34 @@ class _FusedLogProbs(torch.autograd.Function):
             # Apart, since it is the largest part, and those of the blocks are rounded one by one.
             by_hidden.addcmul_(own.unsqueeze(-1), weight[labels])
             by_hidden = by_hidden.to(hidden.dtype)
+            if len(counts) < tokens:
+                by_hidden = by_hidden.new_zeros(tokens, by_hidden.shape[1]).index_copy_(0, counts, by_hidden)
         return by_hidden, by_weight, by_bias, None, None, None
 
 
-def _blocks(hidden: Tensor, weight: Tensor, bias: Tensor | None, logits: Logits) -> Iterator[tuple[slice, Tensor]]:
-    """The words of each block, and (T, words) their logits in float32, which the next block overwrites."""
+def _blocks(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, logits: Logits, tokens: int, tensors: int
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """The words of each block, (T, words) their logits in float32, and a tensor of that shape in the type of `hidden`.
+
+    The caller may write to both, and the next block overwrites them. For float32 they are the same. The words of a
+    block depend on `tokens` and not on how many of them are left, so that neither does the order of a token's sums.
+    `tensors` is how many float32 tensors of a block's size the caller has with it.
+    """
     vocabulary = len(weight)
-    words = min(vocabulary, max(_BLOCK_LOGITS // max(1, len(hidden)), -(-vocabulary // _BLOCK_SHARE)))
-    buffer = hidden.new_empty(len(hidden) * words, dtype=torch.float32)
+    words = min(vocabulary, max(_BLOCK_LOGITS // max(1, tokens * tensors), -(-vocabulary // _BLOCK_SHARE)))
+    products = hidden.new_empty(0)
+    x = products if hidden.dtype == torch.float32 else hidden.new_empty(0, dtype=torch.float32)
     for start in range(0, vocabulary, words):
         block = slice(start, min(start + words, vocabulary))
-        products = torch.nn.functional.linear(hidden, weight[block], None if bias is None else bias[block])
-        x = buffer[: products.numel()].view_as(products).copy_(products)
-        yield block, logits.of_(x)
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """(T, n), (T, n) -> (T,) the sums of the products, without a tensor of them."""
-    return torch.bmm(a.unsqueeze(1), b.unsqueeze(2)).flatten()
+        products.resize_(len(hidden), block.stop - start)
+        if bias is None:
+            torch.mm(hidden, weight[block].T, out=products)
+        else:
+            torch.addmm(bias[block], hidden, weight[block].T, out=products)
+        if x is not products:
+            x.resize_(products.shape).copy_(products)
+        yield block, logits.of_(x), products
 
 
 def _places(labels: Tensor, words: slice) -> tuple[Tensor, Tensor]:

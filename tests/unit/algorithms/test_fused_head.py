@@ -92,6 +92,32 @@ def test_a_token_without_a_label_is_not_computed():
     assert not hidden.grad[~some].any() and all(leaf.grad.isfinite().all() for leaf in (hidden, weight, bias))
 
 
+@pytest.mark.parametrize("bonus", [0, 0.5])
+def test_a_token_without_a_gradient_is_left_out_of_the_backward_pass(bonus):
+    advantages = torch.randn(TOKENS, generator=torch.Generator().manual_seed(2))
+    advantages[::3] = 0
+    some = advantages != 0
+
+    def gradients(rows: slice | Tensor) -> list[Tensor]:
+        hidden, weight, bias = leaves = inputs(torch.float32)
+        with torch.no_grad():
+            hidden[~some] = math.nan  # or their gradients would be 0 in any case
+        log_probs, entropies = fused_log_probs(hidden[rows], weight, LABELS[rows], bias)
+        of_both = [(log_probs, advantages[rows]), (entropies, bonus * advantages[rows])][: 2 if bonus else 1]
+        torch.autograd.backward(*zip(*of_both, strict=True))
+        return [leaf.grad for leaf in leaves]
+
+    found = gradients(slice(None))
+    assert max(errors(found, gradients(some))) < 1e-6
+    assert not found[0][~some].any()
+
+
+def test_without_any_gradient_the_gradients_are_zero():
+    leaves = hidden, weight, bias = inputs(torch.float32)
+    fused_log_probs(hidden, weight, LABELS, bias)[0].backward(torch.zeros(TOKENS))
+    assert all(leaf.grad is not None and not leaf.grad.any() for leaf in leaves)
+
+
 def test_without_any_token_the_gradients_are_zero():
     hidden, weight, bias = inputs(torch.float32)
     log_probs, entropies = fused_log_probs(hidden, weight, torch.full_like(LABELS, -1), bias)
