@@ -9,6 +9,7 @@ import multiprocessing
 import py_compile
 import re
 import sysconfig
+import warnings
 from pathlib import Path
 
 # Of the packages with more source than SMALL these, and all of the smaller ones.
@@ -26,6 +27,7 @@ LEFT_OUT = re.compile(
 
 
 def write(file: str) -> None:
+    warnings.simplefilter("ignore", SyntaxWarning)  # of others' sources, under Python 3.12
     py_compile.compile(file, quiet=2)  # some are templates
 
 

@@ -14,7 +14,8 @@ stop() {
     printf 'install: %s\n' "$*" >&2
     exit 2
 }
-has_gpu() { nvidia-smi -L >/dev/null 2>&1; }
+# An empty CUDA_VISIBLE_DEVICES hides all GPUs from a job.
+has_gpu() { [[ -n ${CUDA_VISIBLE_DEVICES-all} ]] && nvidia-smi -L >/dev/null 2>&1; }
 
 kind= dry_run=()
 for argument in "$@"; do
@@ -34,8 +35,13 @@ elif [[ $kind == gpu && ${FLASH_ATTN:-0} == 1 ]]; then
     flash_attn=$FLASH_ATTN_VERSION
 fi
 
+# A .venv keeps the Python that it was made with.
+version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
+if [[ -n ${PYTHON:-} ]] && wanted=$(version "$PYTHON") && has=$(version .venv/bin/python) && [[ $has != @(""|"$wanted") ]]
+then stop ".venv has Python $has, and PYTHON is $wanted: delete that folder, or use a clone of its own for each"; fi
+
 stamp=.venv/.installed
-files=$(cat pyproject.toml launch/cpu-overrides.txt launch/install.sh | sha256sum)
+files=$(cat pyproject.toml openrlhf_stare/cpu/overrides.txt launch/install.sh | sha256sum)
 if ((! ${#dry_run[@]})) && [[ -f $stamp ]]; then
     read -r has has_files has_flash_attn <"$stamp" || true
     # flash-attn that is there stays, whether it is asked for again or not.
@@ -126,12 +132,11 @@ print(of["cuda"] or of["hip"] or "the CPU")'
 }
 
 # flash-attn tells what it needs only where torch is installed, and is installed by itself.
-overrides=launch/cpu-overrides.txt
+overrides=openrlhf_stare/cpu/overrides.txt
 [[ $kind == cpu ]] || overrides=launch/gpu-overrides.txt
 if ((${#dry_run[@]})); then
-    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-    exec "$uv" pip compile --quiet --no-header --no-annotate --python-version "$version" --override "$overrides" \
-        "${torch[@]}" --extra "$kind" --extra math --extra report --extra test pyproject.toml
+    exec "$uv" pip compile --quiet --no-header --no-annotate --python-version "$(version "$python")" \
+        --override "$overrides" "${torch[@]}" --extra "$kind" --extra math --extra report --extra test pyproject.toml
 fi
 
 if [[ $kind == gpu ]]; then

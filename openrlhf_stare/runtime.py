@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 from openrlhf_stare import gpu, replacing
 from openrlhf_stare.rules import Finding
-from openrlhf_stare.substitutions import FLASH_ATTN, GPU, TABLE, Substitution
+from openrlhf_stare.substitutions import COMPILER, FLASH_ATTN, GPU, TABLE, Substitution
 
 # Set to 1 or 0 it overrides the choice; the driver sets it for all the processes it starts.
 CPU_VARIABLE = "OPENRLHF_STARE_CPU"
@@ -27,6 +27,15 @@ def on_cpu() -> bool:
     return not torch.cuda.is_available()
 
 
+def gpus() -> int:
+    """How many GPUs this process may use, 0 on the CPU runtime."""
+    if on_cpu():
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
 def _cpu() -> ModuleType | None:
     """The CPU runtime, or None."""
     if not on_cpu():
@@ -38,8 +47,10 @@ def _cpu() -> ModuleType | None:
 
 def environment() -> dict[str, str]:
     """The variables that carry the choice, and what follows from it, to every process of a job."""
-    cpu = _cpu()
-    return {CPU_VARIABLE: "1", **cpu.environment()} if cpu else {CPU_VARIABLE: "0", **gpu.environment()}
+    if cpu := _cpu():
+        adam = os.environ.get(gpu.ADAM_VARIABLE)
+        return {CPU_VARIABLE: "1", **cpu.environment(), **({gpu.ADAM_VARIABLE: adam} if adam else {})}
+    return {CPU_VARIABLE: "0", **gpu.environment()}
 
 
 def prepare_process() -> None:
@@ -53,7 +64,11 @@ def prepare_process() -> None:
 
 def _missing() -> tuple[str, ...]:
     """What this process has to do without, of all that the table has rows for."""
-    return (GPU, FLASH_ATTN) if on_cpu() else gpu.missing()
+    if not on_cpu():
+        return gpu.missing()
+    # A CPU has torch's Adam in any case; the one that is asked for is fused, as on a GPU without a compiler.
+    fused = os.environ.get(gpu.ADAM_VARIABLE) == "torch"
+    return (GPU, FLASH_ATTN, COMPILER) if fused else (GPU, FLASH_ATTN)
 
 
 def substitutions() -> tuple[Substitution, ...]:
@@ -75,6 +90,8 @@ def set_arguments(args: SimpleNamespace, attention: str) -> None:
         cpu.set_arguments(args)
     else:
         gpu.set_arguments(args, attention)
+    if COMPILER in _missing():
+        gpu.tell_of_torchs_adam()
 
 
 def head_sizes() -> list[int] | None:

@@ -115,6 +115,22 @@ USED = (
     ),
     Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor._fetch_rewards_via_http"),
     Theirs("openrlhf.utils.config", "hierarchize"),
+    # What samples without training (look.py).
+    Theirs(
+        "openrlhf.trainer.ray.vllm_engine",
+        "create_vllm_engines",
+        arguments=("num_engines", "tensor_parallel_size", "pretrain", "seed", "full_determinism")
+        + ("enable_prefix_caching", "enforce_eager", "max_model_len", "gpu_memory_utilization", "logprobs_mode")
+        + ("agent_func_path", "remote_rm_url", "max_images_per_prompt"),
+    ),
+    Theirs("openrlhf.trainer.ppo_trainer", "prepare_datasets", arguments=("strategy", "tokenizer")),
+    Theirs("openrlhf.utils.utils", "get_strategy", arguments=("args",)),
+    Theirs("openrlhf.utils.utils", "get_tokenizer", arguments=("pretrain", "model", "padding_side", "use_fast")),
+    Theirs(
+        "openrlhf.trainer.ppo_utils.samples_generator",
+        "SamplesGenerator._generate_vllm",
+        arguments=("dataloader_iter", "num_prompts", "dynamic_filtering"),
+    ),
     # How Ray's actor classes are taken apart and made (replacing.py), and by which names it knows ours (deaths.py).
     Theirs("ray.actor", "ActorClass", mentions=("__ray_metadata__", "_default_options", "__ray_actor_class__")),
     Theirs("ray.actor", "_modify_class", arguments=("cls",), mentions=("__ray_actor_class__",)),
@@ -754,6 +770,32 @@ NO_COMPILER = (
         ),
         missing=COMPILER,
         wraps=True,
+    ),
+    Substitution(
+        "deepspeed.runtime.zero.stage3",
+        "DeepSpeedZeroOptimizer_Stage3.offload_states",
+        "openrlhf_stare.gpu.adam.asleep_too",
+        "under --ds.enable_sleep with ZeRO-3 DeepSpeed takes no Adam but its own",
+        "actor and critic ranks",
+        relies_on=(
+            Theirs(
+                "deepspeed.runtime.zero.stage3",
+                "DeepSpeedZeroOptimizer_Stage3.offload_states",
+                mentions=("optimizer", "FusedAdam", "offload_adam_states"),
+            ),
+            Theirs("deepspeed.runtime.zero.offload_states", "offload_adam_states", mentions=("exp_avg", "exp_avg_sq")),
+        ),
+        missing=COMPILER,
+        wraps=True,
+    ),
+    Substitution(
+        "deepspeed.ops.adam.fused_adam",
+        "FusedAdam",
+        "openrlhf_stare.gpu.adam.asleep_too",
+        "the same",
+        "actor and critic ranks",
+        during="offload_states",
+        missing=COMPILER,
     ),
 )
 

@@ -22,15 +22,19 @@ from openrlhf_stare.substitutions import COMPILER, FLASH_ATTN
 ADAM_VARIABLE = "OPENRLHF_STARE_ADAM"
 FLASH_ATTENTION = "flash_attention_2"  # OpenRLHF's default, and what it insists on for packed sequences
 PYNVML = "The pynvml package is deprecated"  # a FutureWarning of torch.cuda, when it is imported
+FLASHINFER = "VLLM_USE_FLASHINFER_SAMPLER"
 
 
 def environment() -> dict[str, str]:
     """The variables that every process of a job needs here; a value that is set already wins."""
     quiet, asked = f"ignore:{PYNVML}:FutureWarning", os.environ.get("PYTHONWARNINGS", "")
-    return {
+    variables = {
         ADAM_VARIABLE: os.environ.get(ADAM_VARIABLE) or ("torch" if compiler.missing() else "deepspeed"),
         "PYTHONWARNINGS": asked if quiet in asked else ",".join(filter(None, (quiet, asked))),
     }
+    if compiler.missing():  # vLLM warms up with FlashInfer's sampler, which is compiled at its first use
+        variables[FLASHINFER] = os.environ.get(FLASHINFER, "0")
+    return variables
 
 
 def prepare_process() -> None:
@@ -67,6 +71,12 @@ def needs_flash_attn(args: SimpleNamespace) -> Iterator[Finding]:
         )
 
 
+def tell_of_torchs_adam() -> None:
+    why = compiler.missing()
+    cause = f", since {why}" if why else f", as {ADAM_VARIABLE} says"
+    notice(f"the optimizer is torch's fused Adam, which takes the same steps as DeepSpeed's{cause}")
+
+
 def set_arguments(args: SimpleNamespace, attention: str) -> None:
     """Without flash-attn give the models torch's attention, and say what that costs.
 
@@ -82,7 +92,3 @@ def set_arguments(args: SimpleNamespace, attention: str) -> None:
             "packed sequences, and the training pass without --actor.fused_head takes more memory; docs/cluster.md "
             "says how to add it"
         )
-    if environment()[ADAM_VARIABLE] == "torch":
-        why = compiler.missing()
-        cause = f", since {why}" if why else f", as {ADAM_VARIABLE} says"
-        notice(f"the optimizer is torch's fused Adam, which takes the same steps as DeepSpeed's{cause}")

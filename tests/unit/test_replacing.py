@@ -22,6 +22,8 @@ def in_a_process(code: str) -> list[str]:
 ALWAYS = [row for row in TABLE if row.name and not row.during]
 STANDING = """
 import importlib, inspect
+for missing in {{row.missing for row in replacing.TABLE}}:
+    replacing.announce(missing)
 for module, name in {places}:
     owner = importlib.import_module(module)
     *path, last = name.split(".")

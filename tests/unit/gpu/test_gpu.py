@@ -24,8 +24,9 @@ JOB = """--actor.model_name_or_path model --vllm.num_engines 1 --reward.remote_u
 def a_gpu(monkeypatch):
     """As a process of a GPU job is told; what it changes of this one is undone."""
     monkeypatch.setenv("OPENRLHF_STARE_CPU", "0")
-    for variable in (gpu.ADAM_VARIABLE, "PYTHONWARNINGS", "CUDA_HOME", "CUDA_PATH"):
-        monkeypatch.delenv(variable, raising=False)
+    for variable in (gpu.ADAM_VARIABLE, gpu.FLASHINFER, "PYTHONWARNINGS", "CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.setenv(variable, "")  # so that it is undone where there was none
+        monkeypatch.delenv(variable)
     compiler.missing.cache_clear()
     with warnings.catch_warnings():
         yield
@@ -54,6 +55,14 @@ def test_without_flash_attn_its_stand_ins_hold(monkeypatch):
     assert rows() == {None, FLASH_ATTN}
     monkeypatch.setenv("OPENRLHF_STARE_CPU", "1")
     assert rows() == {None, GPU, FLASH_ATTN}
+
+
+def test_a_cpu_has_the_fused_adam_if_it_is_asked_for(monkeypatch):
+    monkeypatch.setenv("OPENRLHF_STARE_CPU", "1")
+    assert gpu.ADAM_VARIABLE not in runtime.environment()
+    monkeypatch.setenv(gpu.ADAM_VARIABLE, "torch")
+    assert rows() == {None, GPU, FLASH_ATTN, COMPILER}
+    assert runtime.environment()[gpu.ADAM_VARIABLE] == "torch"  # for all processes of the job
 
 
 @pytest.mark.parametrize(("adam", "held"), [("torch", {None, COMPILER}), ("deepspeed", {None})])
@@ -155,6 +164,15 @@ def test_what_is_missing_is_named_and_torchs_adam_taken(toolkit, capsys, lost, c
     runtime.set_arguments(args, attention=asked)
     said = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(f"openrlhf-stare: the optimizer is torch's fused Adam, .* DeepSpeed's, since {clause}", said)
+
+
+def test_without_a_compiler_vllm_takes_the_sampler_that_needs_none(toolkit, monkeypatch):
+    assert gpu.FLASHINFER not in runtime.environment()
+    (toolkit / "cuda/bin/nvcc").unlink()
+    compiler.missing.cache_clear()
+    assert runtime.environment()[gpu.FLASHINFER] == "0"
+    monkeypatch.setenv(gpu.FLASHINFER, "1")
+    assert runtime.environment()[gpu.FLASHINFER] == "1"
 
 
 def test_a_torch_for_the_cpu_has_no_toolkit(toolkit, monkeypatch):

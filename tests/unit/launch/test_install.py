@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_stare.driver import checks, command, flags, resources
-
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -18,6 +16,8 @@ def checkout(tmp_path) -> Path:
     """The scripts, with a folder of stand-ins for programs of the machine."""
     shutil.copytree(ROOT / "launch", tmp_path / "launch")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "openrlhf_stare/cpu").mkdir(parents=True)
+    shutil.copy(ROOT / "openrlhf_stare/cpu/overrides.txt", tmp_path / "openrlhf_stare/cpu")
     (tmp_path / "bin").mkdir()
     (tmp_path / ".venv/bin").mkdir(parents=True)
     return tmp_path
@@ -41,72 +41,39 @@ esac""",
 
 
 def run(checkout: Path, script: str, *words: str, **variables: str) -> subprocess.CompletedProcess:
-    ours = ("OPENRLHF_STARE_CPU", "FLASH_ATTN", "FLASH_ATTN_WHEEL", "CUDA_HOME", "CUDA_PATH", "PYTHON", "STEPS")
-    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    ours = ("OPENRLHF_STARE_CPU", "FLASH_ATTN", "FLASH_ATTN_WHEEL", "CUDA_HOME", "CUDA_PATH", "PYTHON")
+    environment = {name: value for name, value in os.environ.items() if name not in (*ours, "CUDA_VISIBLE_DEVICES")}
     environment |= {"PATH": f"{checkout}/bin:{os.environ['PATH']}", **variables}
     words = ["bash", str(checkout / "launch" / script), *words]
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(
-    ("gpus", "variable", "stack"),
-    [(0, None, "cpu"), (1, None, "gpu"), (2, None, "gpu"), (3, None, "gpu"), (1, "0", "gpu"), (3, "1", "cpu")],
+    ("gpus", "variables", "stack"),
+    [
+        (0, {}, "cpu"),
+        (1, {}, "gpu"),
+        (3, {}, "gpu"),
+        (1, {"OPENRLHF_STARE_CPU": "0"}, "gpu"),
+        (3, {"OPENRLHF_STARE_CPU": "1"}, "cpu"),
+        (3, {"CUDA_VISIBLE_DEVICES": "0,2"}, "gpu"),
+        (3, {"CUDA_VISIBLE_DEVICES": ""}, "cpu"),
+    ],
 )
-def test_the_quickstart_takes_the_gpus_that_are_there_and_leaves_another_stack_alone(checkout, gpus, variable, stack):
+def test_the_quickstart_takes_the_gpus_that_are_there_and_leaves_another_stack_alone(checkout, gpus, variables, stack):
     nvidia_smi(checkout, gpus)
     other = {"cpu": "gpu", "gpu": "cpu"}[stack]
     (checkout / ".venv/.installed").write_text(f"{other} of another time")
-    done = run(checkout, "quickstart.sh", **({"OPENRLHF_STARE_CPU": variable} if variable else {}))
+    done = run(checkout, "quickstart.sh", **variables)
     sentence = f"install: .venv has the {other} stack: delete that folder, and run this again for the {stack} stack\n"
     assert (done.returncode, done.stderr) == (2, sentence)
 
 
 def installed(checkout: Path, stack: str) -> None:
-    """What install.sh leaves behind, so that it has nothing to do, and a Python that writes down what it is to run."""
-    words = "cat pyproject.toml launch/cpu-overrides.txt launch/install.sh | sha256sum"
+    """What install.sh leaves behind, so that it has nothing to do."""
+    words = "cat pyproject.toml openrlhf_stare/cpu/overrides.txt launch/install.sh | sha256sum"
     files = subprocess.run(["bash", "-c", words], cwd=checkout, capture_output=True, text=True, check=True).stdout
     (checkout / ".venv/.installed").write_text(f"{stack} {files.split()[0]} none")
-    program(
-        checkout / ".venv/bin/python",
-        f"""case "$1 $2" in
-*make.py*) touch "$2/prompts.jsonl" ;;
-*train_ray) shift 2; printf '%s\\n' "$@" >{checkout}/flags ;;
-esac""",
-    )
-
-
-@pytest.mark.parametrize(
-    ("gpus", "machine", "needs", "colocated"),
-    [
-        (0, "the CPU", 3, False),  # processes that stand for GPUs
-        (1, "one GPU", 1, True),
-        (2, "two GPUs", 2, False),
-        (3, "three GPUs", 3, False),
-        (8, "three GPUs", 3, False),
-    ],
-)
-def test_the_quickstarts_job_fits_the_gpus_and_is_accepted(checkout, monkeypatch, gpus, machine, needs, colocated):
-    nvidia_smi(checkout, gpus)
-    installed(checkout, "gpu" if gpus else "cpu")
-    done = run(checkout, "quickstart.sh", "--preflight", "--dry-run")
-    assert done.returncode == 0 and done.stderr == "", done
-    assert f"quickstart: 200 steps on {machine}\n" in done.stdout
-    monkeypatch.setenv("OPENRLHF_STARE_CPU", "0" if gpus else "1")
-    flat = flags.parse((checkout / "flags").read_text().splitlines())
-    assert checks.check(command.nested(flat)) == []
-    args = command.settle(flat)
-    assert resources.required(args).gpus == needs
-    assert (args.train.colocate_all, args.vllm.enable_sleep, args.ds.enable_sleep) == (colocated,) * 3
-    assert args.vllm.enforce_eager == (gpus > 0) and (args.vllm.gpu_memory_utilization < 0.5) == (gpus > 0)
-    assert not list(resources.uneven_batches(args))
-
-
-def test_the_cpu_can_be_insisted_on(checkout):
-    nvidia_smi(checkout, 8)
-    installed(checkout, "cpu")
-    done = run(checkout, "quickstart.sh", OPENRLHF_STARE_CPU="1")
-    assert "quickstart: 200 steps on the CPU\n" in done.stdout, done
-    assert "--train.colocate_all" not in (checkout / "flags").read_text()
 
 
 # ── before anything is downloaded ──
@@ -158,6 +125,14 @@ def test_three_pythons_will_do(checkout, minor, taken):
         assert line == (
             f"install: {checkout}/bin/python is Python 3.{minor}.0; set PYTHON to a Python 3.10, 3.11 or 3.12"
         )
+
+
+def test_an_environment_of_another_python_is_not_taken_in_silence(checkout):
+    python = python_with(checkout, (3, 12), checkout / "include")
+    program(checkout / ".venv/bin/python", "echo 3.11")
+    assert stopped(checkout, PYTHON=python) == (
+        "install: .venv has Python 3.11, and PYTHON is 3.12: delete that folder, or use a clone of its own for each"
+    )
 
 
 @pytest.fixture
