@@ -35,14 +35,14 @@ def _content(row: Row) -> str:
     """The last message of a conversation."""
     content = row["prompt"][-1]["content"]
     if not isinstance(content, str):
-        raise TypeError(f"the prompt's content is no text but {content!r:.40}")
+        raise TypeError(f"the prompt's content is not text but {content!r:.40}")
     return content
 
 
 def _list(answers: Any) -> list:
     # A string would pass for the list of its letters.
     if not isinstance(answers, list):
-        raise TypeError(f"the answers are no list but {answers!r:.40}")
+        raise TypeError(f"the answers are not a list but {answers!r:.40}")
     return answers
 
 
@@ -116,7 +116,7 @@ def read(name: str, file: Path | None = None) -> Iterator[tuple[str, str]]:
 
 def _text(problem: Any) -> str:
     if not isinstance(problem, str | None):
-        raise TypeError(f"the problem is no text but {problem!r:.40}")
+        raise TypeError(f"the problem is not text but {problem!r:.40}")
     return (problem or "").strip()
 
 
@@ -174,7 +174,7 @@ def _json(text: bytes, place: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place} is no JSON ({_first_line(error)}): mend it or take it out") from None
+        raise DataError(f"{place} is not valid JSON ({_first_line(error)}): fix it or take it out") from None
 
 
 def _first_line(error: Exception) -> str:

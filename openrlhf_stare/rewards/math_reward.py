@@ -13,23 +13,17 @@ import importlib.util
 import json
 import logging
 import math
-import queue
 import re
-import select
-import signal
-import subprocess
-import sys
-from bisect import bisect
 from pathlib import Path
 
 import torch
 
+from openrlhf_stare.rewards.responses import response_of
+from openrlhf_stare.rewards.workers import WorkerFailed, Workers
+
 SECONDS = 5.0  # wall-clock time for one answer; most take a few milliseconds
-SECONDS_OVER = 5.0  # after which a verifier is killed that does not end itself, as one that is stopped cannot
-SECONDS_TO_START = 120.0  # of a verifier on a machine with much to do
 LONGEST = 1 << 15  # bytes of a question for the verifier: fewer than a pipe takes while nobody reads it
 WORKERS = 4  # verifiers of each rollout actor, started as they are needed
-TAIL = 32  # letters of a prompt by which its end is known
 
 # A block with a language, or one of a tool's output, up to the fence that ends it or the end of the text. Another
 # block's first fence does not end it.
@@ -38,14 +32,8 @@ BLOCK = re.compile(r"```\w[^\s`]*\n.*?(?:(?<=\n)```(?!\w[^\s`]*\n)|\Z)", re.DOTA
 if importlib.util.find_spec("math_verify") is None:
     raise ModuleNotFoundError('math-verify is not installed: pip install "openrlhf-stare[math]"', name="math_verify")
 
-_WORKER = Path(__file__).resolve().with_name("math_worker.py")
 _log = logging.getLogger(__name__)
-# The verifiers with nothing to do; None stands for one to be started. The last to come is the first to go, so that few
-# are started where few are needed. They are plain processes with pipes: a pool's workers would import the main module
-# of OpenRLHF's actor, and a busy one would live on when the actor is killed.
-_idle: queue.LifoQueue[subprocess.Popen | None] = queue.LifoQueue()
-for _ in range(WORKERS):
-    _idle.put(None)
+_verifiers = Workers(Path(__file__).resolve().with_name("math_worker.py"), WORKERS)
 
 
 def last_boxed(text: str) -> str | None:
@@ -57,21 +45,6 @@ def last_boxed(text: str) -> str | None:
         if depth == 0:
             return rest[:place].strip() or None
     return None
-
-
-def response_of(query: str, prompt: str) -> str | None:
-    """The part of the query below the prompt; None: where the prompt ends is not known.
-
-    A query may begin in another way than its prompt: with a start token, decoded to another text, or cut on the left.
-    Then the longest end of the prompt that is in it counts.
-    """
-    if prompt in query:
-        return query.partition(prompt)[2] if prompt else query
-    start = bisect(range(len(prompt)), False, key=lambda start: prompt[start:] in query)
-    if len(prompt) - start < TAIL:
-        return None
-    # The last place, since a worked example in the prompt may end as the prompt does.
-    return query.rpartition(prompt[start:])[2]
 
 
 def text_of(label: object) -> str | None:
@@ -87,34 +60,11 @@ def is_right(label: str, answer: str) -> bool | None:
     question = json.dumps([label, answer])
     if len(question) > LONGEST:
         return False
-    worker = _idle.get()
     try:
-        if worker is None or worker.poll() is not None:
-            command = [sys.executable, str(_WORKER), str(SECONDS)]
-            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            _reply(worker, SECONDS_TO_START)
-        print(question, file=worker.stdin, flush=True)
-        reply = _reply(worker, SECONDS + SECONDS_OVER)
-        if not reply:
-            slow = worker.wait() == -signal.SIGALRM
-            ended = "took too long" if slow else f"ended with status {worker.returncode}"
-            _log.warning("The verifier %s over %.200r, which gets no reward", ended, answer)
-        return json.loads(reply) if reply else None
-    except OSError as error:
-        _log.warning("The verifier could not be asked about %.200r, which gets no reward: %s", answer, error)
+        return _verifiers.ask(question, SECONDS)
+    except WorkerFailed as failed:
+        _log.warning("The verifier %s over %.200r, which gets no reward", failed, answer)
         return None
-    finally:
-        _idle.put(worker)
-
-
-def _reply(worker: subprocess.Popen, seconds: float) -> str:
-    """The verifier's next line; nothing if it has ended, or has been killed because it let that time pass."""
-    ready = select.poll()
-    assert worker.stdout
-    ready.register(worker.stdout, select.POLLIN)
-    if not ready.poll(1000 * seconds):
-        worker.kill()
-    return worker.stdout.readline()
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> dict:

@@ -4,11 +4,8 @@
 or `false` goes out.
 """
 
-import json
 import logging
 import re
-import resource
-import signal
 import sys
 
 from latex2sympy2_extended import NormalizationConfig
@@ -52,8 +49,8 @@ from openrlhf_stare.rewards.math_reading import (
     without_unit,
     words,
 )
+from openrlhf_stare.rewards.workers import serve
 
-MEMORY = 4 << 30  # bytes of address space, far above what an answer needs: a few hundred MiB
 TOLERANCE = 1.000001e-6  # a little more than the sixth digit, so that 0.333333 is 1/3 with a float's rounding too
 NOISE = 1e-25  # of a number's size, which its digits may be off
 DIGITS = 30  # in which numbers are compared
@@ -439,26 +436,8 @@ def _same_time(label: re.Match, answer: re.Match) -> bool:
     return seconds and (minutes[0] - minutes[1]) % (1440 if known else 720) == 0
 
 
-def serve(seconds: float) -> None:
-    """Answer until the input ends, which it does with the process that started us, however that one ended.
-
-    The kernel ends this process when an answer takes longer than `seconds`. math-verify's own limit is off: its signal
-    handler has to wait for Python's next instruction, and 9^{9^{9}} is a single one.
-    """
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    logging.disable()  # math-verify warns that its limit is off
-    # Whatever the libraries print must not pass for an answer.
-    replies, sys.stdout = sys.stdout, sys.stderr
-    is_right("1/2", "0.5")  # the parser's tables, which the first answer's time would otherwise pay for
-    print(json.dumps("ready"), file=replies, flush=True)
-    for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        right = is_right(*json.loads(line))
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        print(json.dumps(right), file=replies, flush=True)
-
-
 if __name__ == "__main__":
-    serve(float(sys.argv[1]))
+    # math-verify's own limit of time is off, since the process has one, and it would warn of that.
+    logging.disable()
+    # The first answer's time would otherwise pay for the parser's tables.
+    serve(is_right, float(sys.argv[1]), first=("1/2", "0.5"))

@@ -21,6 +21,7 @@ EXCEPTIONS = {
     ("without_flash_attn/stand_ins.py", "setattr(names['flash_attn.bert_padding'])"),
     ("methods/base.py", "sys.modules"),  # a user's own method gets its name
     ("rewards/math_worker.py", "grader.sympy_numeric_eq"),  # math-verify's, in the process of the verifier alone
+    ("rewards/reasoning_gym_worker.py", "vars(builtins)"),  # Python's eval, in the process of a scorer alone
 }
 PATCHERS = {"patch_when_imported", "hold_during_import"}
 PARTS = ("__class__", "__bases__", "__dict__", "__code__", "__defaults__")

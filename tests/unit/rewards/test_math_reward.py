@@ -14,6 +14,8 @@ import psutil
 import pytest
 from answer_pairs import PAIRS
 
+from openrlhf_stare.rewards.workers import SECONDS_OVER
+
 REWARD = Path(__file__).parents[3] / "openrlhf_stare" / "rewards" / "math_reward.py"
 PROMPT = "What is it? Put the final answer within \\boxed{}.\n"
 FOREVER = "\\boxed{9^{9^{9^{9}}}}"  # one integer power, which no signal handler of Python can interrupt
@@ -320,7 +322,7 @@ def test_a_verifier_that_is_stopped_is_not_waited_for(caplog, busy):
             time.sleep(0.3)
             verifier.suspend()
         assert waiting.result(timeout=30) == {"reward": 0, "boxed": 1, "verifier_failed": 1}
-    assert time.monotonic() - start < module.SECONDS + module.SECONDS_OVER + 5
+    assert time.monotonic() - start < module.SECONDS + SECONDS_OVER + 5
     assert "ended with status -9" in caplog.text
     assert reward(module, "\\boxed{0.5}", "1/2") == {"reward": 1, "boxed": 1, "verifier_failed": 0}
 

@@ -85,7 +85,7 @@ def test_a_reward_that_mostly_fails_ends_the_job_after_so_many_rollouts_in_a_row
     watch = failing_rewards.RewardWatch(failing_rewards.FailedRewards(stop_after=3))
     for without in (5, 5, 4, 8, 8):  # half of 8 is not most
         watch.count(without, 8)
-    with pytest.raises(failing_rewards.RewardsFail, match="In 3 rollouts in a row .* in the last one 5 of 8: mend"):
+    with pytest.raises(failing_rewards.RewardsFail, match="In 3 rollouts in a row .* in the last one 5 of 8: fix"):
         watch.count(5, 8)
 
 

@@ -1,0 +1,25 @@
+"""What a reward function has to know of a query: where the response in it begins, and where its text ends."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect
+
+# At the end of a response, in the ways of writing that models have.
+SPECIAL_TOKENS = re.compile(r"(?:\s*(?:<\|[^<>|\s]*\|>|</s>|<eos>|<pad>|<end_of_turn>))+\s*$")
+TAIL = 32  # letters of a prompt by which its end is known
+
+
+def response_of(query: str, prompt: str) -> str | None:
+    """The part of the query below the prompt; None: where the prompt ends is not known.
+
+    A query may begin in another way than its prompt: with a start token, decoded to another text, or cut on the left.
+    Then the longest end of the prompt that is in it counts.
+    """
+    if prompt in query:
+        return query.partition(prompt)[2] if prompt else query
+    start = bisect(range(len(prompt)), False, key=lambda start: prompt[start:] in query)
+    if len(prompt) - start < TAIL:
+        return None
+    # The last place, since a worked example in the prompt may end as the prompt does.
+    return query.rpartition(prompt[start:])[2]
