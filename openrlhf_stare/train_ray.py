@@ -25,6 +25,7 @@ from openrlhf_stare.driver import (
     console,
     files,
     flags,
+    look,
     paths,
     preflight,
     resources,
@@ -48,7 +49,11 @@ def main() -> None:
 
 
 def run() -> int:
-    """Check the job, then train or, with --preflight, look at the nodes. Returns the exit status."""
+    """Check the job, then train, or with --preflight ask the nodes, or with --look sample a few answers.
+
+    Returns:
+        The exit status.
+    """
     seams.check(insist=seams.INSIST in sys.argv[1:])
     worker.install()  # announces our changes to OpenRLHF in this process
 
@@ -75,9 +80,11 @@ def run() -> int:
         notice(warnings[-1])
     if args.preflight:
         return preflight.run(args, warnings, variables)
-    beginning = run_folder.check(args)
+    beginning = None if args.look.on else run_folder.check(args)
     if not args.no_checks:
         variables |= files.check(args)
+    if args.look.on:
+        return look.run(args, variables)
     with run_folder.held(args.ckpt.path):
         console.start_job(args)
         if beginning:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from openrlhf_stare import tools
 from openrlhf_stare.algorithms.control import EntropyController
 from openrlhf_stare.driver.flags import CONFIGS, method_options
+from openrlhf_stare.driver.look import LookConfig
 from openrlhf_stare.methods import base
 from openrlhf_stare.options import UsageError, given
 from openrlhf_stare.rules import Finding, refuse
@@ -159,6 +160,11 @@ def _numbers(args: SimpleNamespace) -> Iterator[Finding]:
         yield Finding(f"--rollout.min_new_tokens {fewest}", f"is not {within}", "give 0")
     if args.dry_run and not args.preflight:
         yield Finding("--dry-run", "goes with --preflight", "give both, or leave it out to train")
+    if args.look.on and args.preflight:
+        yield Finding("--look", "samples, and --preflight does not", "give one of the two")
+    for field in dataclasses.fields(LookConfig):
+        if not args.look.on and (value := getattr(args.look, field.name)) != field.default:
+            yield Finding(f"--look.{field.name} {value}", "goes with --look", "give both, or leave it out")
     if args.wait_for_resources is not None and not args.wait_for_resources >= 0:
         yield Finding(f"--wait_for_resources {args.wait_for_resources:g}", "is below 0", "give seconds such as 600")
 
@@ -259,7 +265,7 @@ def _warnings(args: SimpleNamespace) -> Iterator[Finding]:
         yield Finding(
             "--tool.run_model_code_without_sandbox",
             "lets programs that a model wrote do on the nodes what this user may do",
-            "install bubblewrap and leave the flag out, unless the machines can be thrown away",
+            "install bubblewrap and leave the flag out, unless the machines are disposable",
         )
     if given(args, "entropy").get("measure") == "sampled" and args.train.async_enable:
         yield Finding(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import rich.text
 
 PHASES = ("checks", "Ray", "engines", "models", "first step")
+PHASES_OF_A_LOOK = ("checks", "Ray", "engines", "answers")
 LAST_LINES = 20  # of the process that failed
 LINE_WIDTH = 300  # of those; OpenRLHF prints lines of some thousand characters
 ERRORS_SHOWN = 5  # lines of the level ERROR; what follows is in the file
@@ -62,6 +63,7 @@ class Screen:
 
         self.stream = stream
         self.start = self.phase_start = time.monotonic()
+        self.phases: tuple[str, ...] = PHASES
         self.phase = 0  # index of the one that is going on
         self.status = ""  # the line for the last step
         self.console = rich.console.Console(file=stream, force_terminal=stream.isatty(), highlight=False)
@@ -77,8 +79,8 @@ class Screen:
         import rich.text
 
         text = self.status
-        if not text and self.phase < len(PHASES):
-            text = f"{PHASES[self.phase]:<12}{time.monotonic() - self.phase_start:4.0f} s …"
+        if not text and self.phase < len(self.phases):
+            text = f"{self.phases[self.phase]:<12}{time.monotonic() - self.phase_start:4.0f} s …"
         while len(text) > self.console.width and SEPARATOR in text:
             text = text.rpartition(SEPARATOR)[0]
         return rich.text.Text(text, no_wrap=True, overflow="ellipsis")
@@ -91,11 +93,11 @@ class Screen:
 
     def end_phase(self, name: str) -> None:
         """Show how long a phase took. Without effect if it has ended."""
-        if self.phase > PHASES.index(name):
+        if self.phase > self.phases.index(name):
             return
         now = time.monotonic()
         self.show(f"{name:<12}{now - self.phase_start:4.0f} s")
-        self.phase, self.phase_start = PHASES.index(name) + 1, now
+        self.phase, self.phase_start = self.phases.index(name) + 1, now
 
     def show_step(self, progress: Progress, figures: dict[str, float], strength: str | None) -> None:
         self.status = describe(progress, figures, strength)
@@ -105,7 +107,7 @@ class Screen:
     def close(self) -> None:
         """Leave the last step's line where it is."""
         if self.live:
-            self.phase = len(PHASES)
+            self.phase = len(self.phases)
             self.live.stop()
             self.live = None
 
@@ -174,6 +176,18 @@ class Console:
             raise UsageError(
                 f"--ckpt.path {args.ckpt.path} cannot be written ({error.strerror}): choose another folder"
             ) from None
+        progress = Progress(args.rollout.batch_size, args.algo.dynamic_filtering_enable)
+        self._go_on_in(path, file, progress, strength, facts)
+
+    def start_look(self) -> None:
+        """A file in the folder for temporary ones takes over, since `--look` writes nowhere else."""
+        descriptor, name = tempfile.mkstemp(prefix="openrlhf-stare-look-", suffix=".log")
+        self.screen.phases = PHASES_OF_A_LOOK
+        self._go_on_in(Path(name), open(descriptor, "ab", buffering=0), Progress(1, False), None, {})
+
+    def _go_on_in(
+        self, path: Path, file: io.FileIO, progress: Progress, strength: str | None, facts: dict[str, bool]
+    ) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         start = file.tell()
@@ -181,8 +195,7 @@ class Console:
             os.write(file.fileno(), time.strftime("── started %Y-%m-%d %H:%M:%S ──\n").encode())
             os.write(file.fileno(), self._early_output())
             self._lead_to(file.fileno())
-        self.path, self.strength, self.facts = path, strength, facts
-        self.progress = Progress(args.rollout.batch_size, args.algo.dynamic_filtering_enable)
+        self.path, self.strength, self.facts, self.progress = path, strength, facts, progress
         self.reader = threading.Thread(target=self._follow, args=(path, start), daemon=True)
         self.screen.end_phase("checks")
         self.screen.show(f"complete output: {path}")
@@ -307,9 +320,9 @@ def add_flag(parser: argparse._ActionsContainer) -> None:
         "--console",
         choices=("compact", "full"),
         default="full",
-        help="compact shows the phases of the start, a line for the last step (where lines cannot be rewritten, one "
-        "for each twentieth of the run), warnings and errors, and writes everything to output.log in the folder of "
-        "--ckpt.path; full shows everything (default: %(default)s)",
+        help="compact shows the phases of the start, a line for the last step (one per twentieth of the run where "
+        "lines cannot be rewritten), warnings and errors, and writes everything to output.log under --ckpt.path; full "
+        "shows everything (default: %(default)s)",
     )
 
 
@@ -376,6 +389,21 @@ def start_job(args: SimpleNamespace) -> None:
         method = base.make(args)
         strength = next(iter(base.strength_figures(method)), None)
         _console.start_job(args, strength, base.facts(method, args) if method else {})
+
+
+def start_look() -> None:
+    """The checks are over and `--look` starts."""
+    if _console:
+        _console.start_look()
+
+
+def show(text: str) -> None:
+    """Lines for the user, whichever console there is."""
+    if _console:
+        print(printable(text))  # for the file
+        _console.screen.show(text)
+    else:
+        print(printable(text), flush=True)
 
 
 def tell_twice(sentence: str) -> None:

@@ -44,7 +44,8 @@ def check(args: SimpleNamespace) -> dict[str, str]:
         UsageError: the job could not start.
     """
     try:
-        checkpoints(args, None)
+        if not args.look.on:  # which writes nothing
+            checkpoints(args, None)
         scripts = _scripts(args)
         variables = look_for_the_hub(args)
         with ExitStack() as trials:  # imported while this process imports what reads data and model
@@ -55,7 +56,7 @@ def check(args: SimpleNamespace) -> dict[str, str]:
             for outcome in outcomes:
                 outcome(example)
     except UsageError as error:
-        raise UsageError(f"{error} (--no_checks skips this look at the driver's machine)") from None
+        raise UsageError(f"{error} (--no_checks skips this check on the driver's machine)") from None
     return variables
 
 
@@ -182,19 +183,19 @@ def _check_columns(flag: str, name: str, split_flag: str, split: str, keys: dict
     try:
         row = _first_row(name, split)
     except _NoSplit as error:
-        raise UsageError(f"{split_flag} {split} is no split of {name}: use one of {error}") from None
+        raise UsageError(f"{split_flag} {split} is not a split of {name}: use one of {error}") from None
     except StopIteration:
         raise UsageError(f"{flag} {name} has no rows: give a data set that has some") from None
     except Exception as error:  # the readers of five formats and of the Hub raise what they like
         if _ending(name) in rows.JSON and (where := rows.malformed(name)):
-            raise UsageError(f"{flag} {where}: mend that row") from None
+            raise UsageError(f"{flag} {where}: fix that row") from None
         raise UsageError(
             f"{flag} {name} cannot be read ({_first_line(error)}): give a file that this machine sees, or a Hub "
             "id that it can reach"
         ) from None
     for key_flag, key in keys.items():
         if key not in row:
-            raise UsageError(f"{key_flag} {key} is no column of {name}: use one of {', '.join(row)}")
+            raise UsageError(f"{key_flag} {key} is not a column of {name}: use one of {', '.join(row)}")
 
 
 class _NoSplit(Exception):
@@ -243,7 +244,7 @@ def _example(args: SimpleNamespace) -> tuple[str, object] | None:
         return preprocess_data(row, args.data.input_template, *keys, apply_chat_template=template)
     except Exception as error:  # a template is a program
         raise UsageError(
-            f"--data.prompt_dataset {name} gives no prompt ({sentence(error)}): mend its first row, or the template"
+            f"--data.prompt_dataset {name} gives no prompt ({sentence(error)}): fix its first row, or the template"
         ) from None
 
 
@@ -340,13 +341,12 @@ def _judge(lines: list[str], status: int | None, path: str, name: str, flag: str
     """
     if not lines and status is None:
         raise UsageError(
-            f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs into the first call of "
-            f"{name}"
+            f"{flag} {path} was not imported in {FILE_SECONDS} s: what takes long belongs in the first call of {name}"
         )
     if lines == [IMPORTED] and status is None:
         notice(f"{flag} {path} was not tried to its end: its first call takes more than {FILE_SECONDS} s")
     elif not lines or lines == [IMPORTED]:
-        raise UsageError(f"{flag} {path} ends the process that imports it (status {status}): mend it")
+        raise UsageError(f"{flag} {path} ends the process that imports it (status {status}): fix it")
     elif lines[-1].startswith(WARNING):
         notice(lines[-1].removeprefix(WARNING))
     elif lines[-1] != "ok":
@@ -424,7 +424,7 @@ def _try_reward(function: Callable, name: str, prompt: str, label: object) -> st
             f"{name} raises {sentence(error)} ({reward_answers.place_of(error)}) on the first row and an empty answer"
         )
         if isinstance(error, (NameError, ImportError)):  # whatever the answer
-            raise UsageError(f"{said}: mend it") from None
+            raise UsageError(f"{said}: fix it") from None
         return f"{WARNING}{said}: a response for which it does so is left out of training"
     if problem := reward_answers.problem(answer):
         raise UsageError(
@@ -451,13 +451,13 @@ def _find(path: str, name: str, flag: str) -> Any:
     """What a file defines under the name, imported by its path as OpenRLHF does."""
     spec = importlib.util.spec_from_file_location("preflight_import", path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{flag} {path} is no Python file: give one whose name ends with .py")
+        raise UsageError(f"{flag} {path} is not a Python file: give one whose name ends with .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # the file is the user's
         raise UsageError(
-            f"{flag} {path} cannot be imported ({type(error).__name__}: {_first_line(error)}): mend it, and put it "
+            f"{flag} {path} cannot be imported ({type(error).__name__}: {_first_line(error)}): fix it, and put it "
             "where every node sees it"
         ) from None
     if not hasattr(module, name):

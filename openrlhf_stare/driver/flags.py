@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from openrlhf_stare.actor_group.config import ActorConfig
 from openrlhf_stare.algorithms.control import EntropyControl
 from openrlhf_stare.driver import command, console, seams
+from openrlhf_stare.driver.look import LookConfig
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import printable
 from openrlhf_stare.options import Options, Secret, UsageError, number_or_percentage
@@ -28,6 +29,7 @@ CONFIGS: dict[str, type[Options]] = {
     "sr_grpo": SrGrpoConfig,
     "tool": ToolConfig,
     "failed_rewards": FailedRewards,
+    "look": LookConfig,
 }
 ESTIMATOR = "--algo.advantage.estimator"
 
@@ -82,9 +84,8 @@ def add_flags(parser: argparse.ArgumentParser, own: Sequence[str] = ()) -> None:
         "--policy_loss",
         default=POLICY_LOSS,
         metavar=_one_of((*base.names(), *base.WITHOUT_METHOD, "FILE.py")),
-        help="the method that acts on the entropy, or a file with one of your own, or several with + between them; "
-        "openrlhf leaves that loss untouched and only measures "
-        "the entropy; tpo is Target Policy Optimization (default: %(default)s)",
+        help="the method that acts on the entropy, a file of your own, or several joined by +; openrlhf keeps "
+        "OpenRLHF's loss and only measures the entropy; tpo is Target Policy Optimization (default: %(default)s)",
     )
     # The short form writes to the long form's place and has no default of its own: the last one given wins.
     estimator = parser._option_string_actions[ESTIMATOR]
@@ -94,7 +95,7 @@ def add_flags(parser: argparse.ArgumentParser, own: Sequence[str] = ()) -> None:
         dest=estimator.dest,
         choices=estimator.choices,
         default=argparse.SUPPRESS,
-        help=f"short form of {ESTIMATOR}; sr_grpo, which is ours, gives every response of a prompt their soft reward",
+        help=f"short form of {ESTIMATOR}; sr_grpo (added here) gives all responses of a prompt its soft reward",
     )
     _add_min_new_tokens(group)
     group.add_argument(
@@ -117,26 +118,33 @@ def _add_flags_of_the_start(group: argparse._ArgumentGroup) -> None:
         help="train nothing: check what the job needs on every node of the cluster, and print a table",
     )
     group.add_argument(
+        "--look",
+        dest="look.on",
+        action="store_true",
+        help="train nothing: sample a few answers with the engine alone, print them with their rewards, lengths and "
+        "entropy, and say whether there is something to learn",
+    )
+    group.add_argument(
         "--dry-run", action="store_true", help="with --preflight: check only what needs no cluster, on this machine"
     )
     group.add_argument(
         "--wait_for_resources",
         type=float,
         metavar="SECONDS",
-        help="how long to wait for a Ray cluster that is still too small for the job (default: for ever where an "
-        "autoscaler can add nodes, else not at all)",
+        help="how long to wait for a Ray cluster that is still too small for the job (default: forever with an "
+        "autoscaler that can add nodes, else not at all)",
     )
     group.add_argument(
         "--no_checks",
         action="store_true",
-        help="start without looking for the model, data, reward and checkpoint folder on the driver's machine, for a "
-        "driver that does not see what the nodes see",
+        help="do not check the model, data, reward and checkpoint folder on the driver's machine, for a driver that "
+        "does not see what the nodes see",
     )
     group.add_argument(
         seams.INSIST,
         action="store_true",
-        help=f"take an OpenRLHF of another version than {' or '.join(seams.SUPPORTED)}, as long as it has all that is "
-        "held on to (docs/substitutions.md)",
+        help=f"accept an OpenRLHF other than {' or '.join(seams.SUPPORTED)} if it has everything that the plugin "
+        "attaches to (docs/substitutions.md)",
     )
 
 
@@ -157,8 +165,8 @@ def _add_min_new_tokens(group: argparse._ArgumentGroup) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="tokens before the end token may be sampled; above 0 the engine samples from another distribution than "
-        "the policy's (default: %(default)s, what OpenRLHF asks for)",
+        help="tokens of a response before the end token may be sampled; above 0 the engine samples from another "
+        "distribution than the policy's (default: %(default)s, as in OpenRLHF)",
     )
 
 

@@ -49,7 +49,7 @@ def required(args: SimpleNamespace) -> Needs:
         parts.append(_ranks("ref", "the reference model", args.ref))
 
     has_critic, has_reward = bool(args.critic.model_name_or_path), not args.reward.remote_url
-    critic = "the critic, which --advantage_estimator gae has and group_norm has not"
+    critic = "the critic, which --advantage_estimator gae needs and group_norm does not"
     if has_critic and args.train.colocate_critic_reward:
         # These two get GPUs of their own even when everything else shares the actor's.
         parts.append(_ranks("critic", f"{critic}, and reward models" if has_reward else critic, args.critic))
@@ -61,7 +61,7 @@ def required(args: SimpleNamespace) -> Needs:
 
     gpus = sum(count for _, count in parts)
     # A CPU goes with every GPU. The trainer actors hold no CPU while they run, but each needs a free one to be placed.
-    return Needs(gpus=gpus, cpus=gpus + 1, parts=tuple(parts))
+    return Needs(gpus=gpus, cpus=gpus + 1, parts=tuple(part for part in parts if part[1]))
 
 
 def uneven_batches(args: SimpleNamespace) -> Iterator[Finding]:

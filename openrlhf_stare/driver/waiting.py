@@ -33,6 +33,7 @@ SHOWN = 8  # processes that are named
 CALLERS = ("PPOTrainer", "PPOTrainerAsync", "TrainingActor", "GenerateSamplesActor", "VLLMLock")
 PHASES = {
     "__init__": "the start",
+    "get_num_unfinished_requests": "the start",
     "init_model_from_pretrained": "the loading of the models",
     "generate_responses": "the rollout",
     "generate": "the rollout",

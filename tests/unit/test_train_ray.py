@@ -95,7 +95,7 @@ def test_what_could_not_start_or_would_train_nothing(refusal, words, variables, 
     said = refusal(*words.split(), **variables)
     assert said.startswith(sentence) and "Traceback" not in said
     if "gae" in words:
-        assert "8 for the critic, which --advantage_estimator gae has and group_norm has not" in said
+        assert "8 for the critic, which --advantage_estimator gae needs and group_norm does not" in said
 
 
 HANGS = "import pathlib, time\npathlib.Path(__file__ + '.started').touch()\ntime.sleep(1000)\n"

@@ -10,11 +10,13 @@ from openrlhf_stare import worker
 from openrlhf_stare.cpu import precision
 from openrlhf_stare.driver import cluster
 from openrlhf_stare.driver.cluster import check_that_it_answers, job_wide
+from openrlhf_stare.gpu import compiler
 from openrlhf_stare.options import UsageError
 
 OPENRLHFS = {"env_vars": {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}}
 CPU_VARIABLES = """DS_ACCELERATOR OMP_NUM_THREADS VLLM_CPU_KVCACHE_SPACE VLLM_CPU_OMP_THREADS_BIND
-    VLLM_ENABLE_V1_MULTIPROCESSING TORCH_COMPILE_DISABLE OPENRLHF_STARE_CPU_DTYPE OPENRLHF_STARE_CPU_THREADS""".split()
+    VLLM_ENABLE_V1_MULTIPROCESSING TORCH_COMPILE_DISABLE OPENRLHF_STARE_CPU_DTYPE OPENRLHF_STARE_CPU_THREADS
+    OPENRLHF_STARE_ADAM""".split()
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +65,7 @@ def test_with_a_gpu_the_workers_are_told_so_and_get_no_variable_of_the_cpu_runti
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("PYTHONWARNINGS", raising=False)
+    monkeypatch.setattr(compiler, "missing", lambda: None)
     env = job_wide(OPENRLHFS)
     told["PYTHONWARNINGS"] = "ignore:The pynvml package is deprecated:FutureWarning"
     assert env["env_vars"] == {**OPENRLHFS["env_vars"], **told}

@@ -52,7 +52,7 @@ def test_a_job_without_any_reward_is_refused():
 
 @pytest.mark.parametrize("engines", ["", "--vllm.num_engines 0", "--vllm.num_engines 0 --ds.packing_samples"])
 def test_a_job_without_an_engine_is_refused(engines):
-    with pytest.raises(UsageError, match="--vllm.num_engines 0 leaves nobody to write the responses: give 1 or more"):
+    with pytest.raises(UsageError, match="--vllm.num_engines 0 leaves no engine to sample responses: give 1 or more"):
         command.settle(flags.parse(["--reward.remote_url", "reward.py", *engines.split()]))
 
 

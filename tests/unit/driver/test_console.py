@@ -395,3 +395,18 @@ def test_the_last_lines_have_the_verdict(tmp_path):
     assert done.startswith("done in ")
     without_target = Run("console.start_job(args)\nprint('x')", tmp_path / "other")
     assert "over the second half" not in without_target.out
+
+
+@pytest.mark.parametrize("flags", [(), ("--console", "compact")])
+def test_a_look_s_lines_are_shown_and_its_output_is_kept_for_its_owner_elsewhere(tmp_path, monkeypatch, flags):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    body = "console.start_look()\nconsole.end_phase('Ray')\nprint('of a worker')\nconsole.show('figure\\x07\\nGood')"
+    job = Run(body, tmp_path / "run", flags=flags)
+    assert job.status == 0 and "figure\nGood\n" in job.out and not (tmp_path / "run").exists()
+    if not flags:
+        assert "of a worker" in job.out
+        return
+    assert "of a worker" not in job.out and job.out.startswith("checks ")
+    [file] = tmp_path.glob("openrlhf-stare-look-*.log")
+    assert f"complete output: {file}\n" in job.out and file.stat().st_mode & 0o777 == 0o600
+    assert "of a worker\nfigure\nGood\n" in file.read_text()

@@ -104,7 +104,7 @@ def test_the_short_form_of_the_estimator_and_the_last_one_given_wins(words, expe
 def test_openrlhfs_flags_parse_to_the_same_values(words):
     without, with_ours = vars(openrlhf_parser().parse_args(words)), vars(parser_with_ours().parse_args(words))
     ours = "policy_loss rollout.min_new_tokens eval_top_p preflight dry_run wait_for_resources no_checks any_openrlhf"
-    added = {*ours.split(), "console"} | ALWAYS_THERE.keys()
+    added = {*ours.split(), "look.on", "console"} | ALWAYS_THERE.keys()
     run_name = "logger.wandb.run_name"  # the minute of the day
     assert with_ours.keys() - without.keys() == added
     assert {name: with_ours[name] for name in without if name != run_name} == {

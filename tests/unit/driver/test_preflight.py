@@ -48,6 +48,7 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
         ),
         ds=SimpleNamespace(attn_implementation="sdpa", ring_attn_size=1, use_liger_kernel=False),
         eval=SimpleNamespace(dataset=tiny_task["EVAL_DATA"], split="train"),
+        look=SimpleNamespace(on=False),
         reward=SimpleNamespace(remote_url=None, model_name_or_path=tiny_task["MODEL"]),
         train=SimpleNamespace(agent_func_path=None),
         use_ms=False,
@@ -282,7 +283,7 @@ def test_a_column_that_is_not_there(args):
     args.data.label_key = "answer"
     assert failure(args) == (
         "data",
-        f"--data.label_key answer is no column of {args.data.prompt_dataset}: use one of input, label",
+        f"--data.label_key answer is not a column of {args.data.prompt_dataset}: use one of input, label",
     )
 
 
@@ -434,8 +435,8 @@ ROWS = [json.dumps({"input": f"{n}=", "label": str(n)}) for n in range(10, 22)]
         (9, '{"input": "1="}', "row 9 has no label: give every row one"),
         (9, '{"input": "1=", "label": null}', "row 9 has no label: give every row one"),
         (12, '{"input": null, "label": "1"}', "row 12 has no input: "),
-        (7, '{"input": "1=", "label"', "row 7 is no JSON ("),
-        (7, '["1=", "1"]', "row 7 is no JSON object"),
+        (7, '{"input": "1=", "label"', "row 7 is not valid JSON ("),
+        (7, '["1=", "1"]', "row 7 is not a JSON object"),
     ],
 )
 def test_every_row_of_a_local_file_is_looked_at(args, tmp_path, number, row, said):
@@ -468,7 +469,7 @@ def test_a_data_file_without_rows(args, tmp_path):
 
 def test_a_split_that_is_not_there_is_told_as_one(args):
     args.eval.split = "test"
-    assert failure(args) == ("data", f"--eval.split test is no split of {args.eval.dataset}: use one of train")
+    assert failure(args) == ("data", f"--eval.split test is not a split of {args.eval.dataset}: use one of train")
 
 
 def test_a_comma_too_many_in_a_list_of_data_sets(args):
@@ -557,7 +558,7 @@ def test_an_agent_file(args, tmp_path):
     check, sentence = failure(args)
     assert check == "reward" and "does not define AgentExecutor" in sentence
     args.train.agent_func_path = str((tmp_path / "agent.py").rename(tmp_path / "agent"))
-    assert "agent is no Python file: give one whose name ends with .py" in failure(args)[1]
+    assert "agent is not a Python file: give one whose name ends with .py" in failure(args)[1]
 
 
 @pytest.mark.parametrize(
@@ -597,7 +598,7 @@ def test_the_time_that_nodes_have_is_a_variable(monkeypatch):
     monkeypatch.setenv("OPENRLHF_STARE_PREFLIGHT_SECONDS", "600")
     assert preflight._seconds() == 600
     monkeypatch.setenv("OPENRLHF_STARE_PREFLIGHT_SECONDS", "ten")
-    with pytest.raises(UsageError, match="OPENRLHF_STARE_PREFLIGHT_SECONDS ten is no number"):
+    with pytest.raises(UsageError, match="OPENRLHF_STARE_PREFLIGHT_SECONDS ten is not a number"):
         preflight._seconds()
 
 

@@ -98,8 +98,8 @@ def test_without_openrlhf_the_sentence_says_what_to_install(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", not_installed)
-    assert refusal() == "OpenRLHF is not installed: install openrlhf==0.11.2"
-    assert refusal(insist=True) == "OpenRLHF is not installed: install openrlhf==0.11.2"
+    sentence = f"OpenRLHF is not installed: install openrlhf==0.11.2, or where there is no GPU: {seams.WITHOUT_A_GPU}"
+    assert refusal() == refusal(insist=True) == sentence
 
 
 @pytest.mark.parametrize("version", ["0.11.1", "0.9.10", "0.11.2rc1", "0.12.0"])
