@@ -2,6 +2,8 @@
 
 export HF_HUB_OFFLINE=1                  # model and data are made here; nothing is fetched
 export RAY_ADDRESS=${RAY_ADDRESS:-local} # a Ray of its own, unless you name a running one
+# What importing torch says with a GPU's packages; train_ray does the same for its processes.
+export PYTHONWARNINGS=${PYTHONWARNINGS:+$PYTHONWARNINGS,}"ignore:The pynvml package is deprecated:FutureWarning"
 
 script=${0##*/}
 script=${script%.sh}
@@ -15,29 +17,15 @@ positive() {
     [[ $2 =~ ^[1-9][0-9]*$ ]] || { say "$1=$2 is not a positive number" >&2; exit 2; }
 }
 
+# visible_gpus: prints how many GPUs a job here may use, 0 for the CPU runtime.
+visible_gpus() { "$python" -W ignore -c 'from openrlhf_stare import runtime; print(runtime.gpus())'; }
+
 # addends_job MODEL PROMPTS RUN: sets `job`, the flags of train_ray for a run that logs and saves under RUN.
 addends_job() {
-    job=(
-        # Two actors and one engine; without a reference model, since there is no KL penalty.
-        --actor.num_gpus_per_node 2 --vllm.num_engines 1 --algo.kl.init_coef 0
-        --ds.zero_stage 3 --ds.param_dtype bf16
-
-        --actor.model_name_or_path "$1"
-        --data.prompt_dataset "$2" --data.input_key input --data.label_key label --data.max_len 32
-        --reward.remote_url "$PWD/launch/addends/reward.py"
-
-        # 16 prompts with 8 responses each, and one optimizer step on all 128: 64 for each of the two actors.
-        --rollout.batch_size "$prompts_per_step" --rollout.n_samples_per_prompt 8
-        --rollout.min_new_tokens 0 --rollout.max_new_tokens 8
-        --rollout.micro_batch_size 64 --train.batch_size 128 --train.micro_batch_size 64
-        --actor.adam.lr 3e-4 --actor.lr_scheduler constant --actor.lr_warmup_ratio 0
-
-        # The token-level correction logs vllm_kl, which stays near 0 while vLLM has the actor's weights.
-        --advantage_estimator group_norm --algo.advantage.is_correction_level token
-
-        --logger.tensorboard_dir "$3/tensorboard" --logger.wandb.run_name "${3##*/}"
-        --ckpt.path "$3/checkpoints" --ckpt.output_dir "$3/model" --console compact
-    )
+    local flags
+    flags=$("$python" -m openrlhf_stare.quickstart.flags "$@" --reward "$PWD/launch/addends/reward.py" \
+        --prompts-per-step "$prompts_per_step")
+    mapfile -t job <<<"$flags"
 }
 
 # pi_job TARGET: adds STARE under PI to `job`. Control of entropy by PI is EntroPIC's (arXiv 2511.15248).
@@ -45,26 +33,55 @@ pi_job() {
     job+=(--policy_loss stare --entropy.schedule pi --entropy.target "$1")
 }
 
-# train_all: runs this script for each of `arms` with each of `seeds`, `jobs` at a time; sets `runs`, the folders in `home`.
+# bonus_job COEFFICIENT: adds a constant entropy bonus to `job`.
+bonus_job() {
+    job+=(--policy_loss entropy_bonus --entropy.schedule open --entropy_bonus.coefficient "$1")
+}
+
+# chosen_bonus: prints the coefficient that launch/one_setting_study.sh has chosen, or ends the script.
+chosen_bonus() {
+    "$python" launch/study/one_setting.py docs/results/any_task.jsonl --choose
+}
+
+# train_all: runs this script for each of `arms` with each of `seeds`, `jobs` at a time; sets `runs`, the folders in `home`
+# that are here, with their logs: those of lines in a file of results need not be.
 train_all() {
     bash launch/install.sh
     # xargs waits for all of them, and fails if one has failed.
     for seed in $seeds; do printf '%s '"$seed"'\n' "${arms[@]}"; done |
         STEPS=$steps xargs -P "$jobs" -L 1 bash "launch/$script.sh"
     runs=()
-    for seed in $seeds; do runs+=("${arms[@]/%/-seed$seed}"); done
-    runs=("${runs[@]/#/$home/}")
+    for seed in $seeds; do
+        for arm in "${arms[@]}"; do
+            [[ ! -d $home/$arm-seed$seed/tensorboard ]] || runs+=("$home/$arm-seed$seed")
+        done
+    done
 }
 
-# begin_run: ends the script if this run is complete and its flags are the same still; otherwise starts it anew.
+# begin_run: ends the script if this run is complete and its flags are the same still, or if `results`, the study's file of
+# results where it has one, has a line of it. Otherwise starts it anew, unless `job` resumes and an interrupted run had
+# the same flags.
 begin_run() {
+    local begun=""
     recipe=$(printf '%s\n' "$steps steps" "${job[@]}")
+    if [[ -n ${results:-} ]] && "$python" launch/study/results.py done "$results" <<<"$recipe"; then
+        say "$arm, seed $seed: is in $results"
+        exit
+    fi
     if [[ -f $run/recipe && $(<"$run/recipe") == "$recipe" ]]; then
         say "$arm, seed $seed: done before"
+        enter_run
         exit
+    fi
+    [[ ! -f $run/begun || " ${job[*]} " != *" --ckpt.load_enable "* ]] || begun=$(<"$run/begun")
+    if [[ $begun == "$recipe" ]]; then
+        rm -f "$run/recipe"
+        say "$arm, seed $seed: goes on, with its console in $run/output.log"
+        return
     fi
     rm -rf "$run"
     mkdir -p "$run"
+    echo "$recipe" >"$run/begun"
     say "$arm, seed $seed: starts, with its console in $run/output.log"
 }
 
@@ -74,8 +91,14 @@ train() {
         { say "$arm, seed $seed: failed" >&2; exit 1; }
 }
 
+# enter_run: adds a line to `results`, with the options of launch/study/enter.py that are in `entering`.
+enter_run() {
+    [[ -z ${results:-} ]] || "$python" launch/study/enter.py "$results" --run "$run" "${entering[@]}"
+}
+
 # end_run: the recipe is written last, so a run that has it is complete.
 end_run() {
     echo "$recipe" >"$run/recipe"
+    enter_run
     say "$arm, seed $seed: $steps steps in $SECONDS s"
 }

@@ -1,58 +1,8 @@
-"""Makes the model and the prompts of the addends task: python launch/addends/make.py OUT_DIR [--seed 0] [--prompts N]
+"""Model and prompts of the addends task, which the package has: python launch/addends/make.py OUT_DIR [--help]"""
 
-OUT_DIR/model is an ordinary Hugging Face checkpoint, a 2-layer Qwen2 with a character tokenizer. A few seconds of
-supervised training on answers of which some are wrong give RL a start with a high entropy and a reward of about 0.3.
-OUT_DIR/prompts.jsonl holds lines like {"input": "12=", "label": "12"}. What is already there is not made again.
-"""
+from openrlhf_stare.quickstart.task import TASK, main, make_prompts
 
-import random
-import sys
-from pathlib import Path
-
-import torch
-
-sys.path.insert(
-    0, str(Path(__file__).parents[1])
-)  # launch/ is not a package, and the tests load this file by its path
-from addends.reward import END, LARGEST, SMALLEST, right_pairs, score  # noqa: E402
-from small_model import Task, WarmUp, integer, main  # noqa: E402
-
-TOTALS = range(SMALLEST, LARGEST + 1)
-LONGEST_ANSWER = 8  # tokens; a right answer has four: digit, plus, digit, end
-
-
-def example(draw: torch.Generator, wrong: float) -> str:
-    """An answer drawn evenly from the right ones, or, as often as `wrong` says, with a random second digit."""
-    total = TOTALS[integer(len(TOTALS), draw)]
-    pairs = right_pairs(total)
-    first, second = pairs[integer(len(pairs), draw)]
-    if torch.rand((), generator=draw) < wrong:
-        second = integer(10, draw)
-    return f"{total:02}={first}+{second}{END}"
-
-
-def make_prompts(count: int, seed: int = 0) -> list[dict[str, str]]:
-    """`count` prompts: all totals in a shuffled order, then all of them in another order, and so on."""
-    shuffler = random.Random(seed)
-    prompts: list[dict[str, str]] = []
-    while len(prompts) < count:
-        totals = list(TOTALS)
-        shuffler.shuffle(totals)
-        prompts += [{"input": f"{total:02}=", "label": f"{total:02}"} for total in totals]
-    return prompts[:count]
-
-
-TASK = Task(
-    name="addends",
-    characters="+=0123456789",
-    # Stopping this early leaves the policy unsure of the arithmetic, which is what RL then has to sharpen.
-    warm_up=WarmUp(steps=200, wrong=0.35),
-    example=example,
-    prompts=[f"{total:02}=" for total in TOTALS],
-    samples=64,
-    longest_answer=LONGEST_ANSWER,
-    score=score,
-)
+__all__ = ["TASK", "make_prompts"]
 
 if __name__ == "__main__":
-    main(TASK, make_prompts, __doc__)
+    main()

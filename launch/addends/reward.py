@@ -1,39 +1,5 @@
-"""The addends task: `12=` asks for two digits that add up to 12, so `12=5+7` and `12=9+3` are both right.
+"""The reward of the addends task, which the package has, for `--reward.remote_url`."""
 
-This file is also what OpenRLHF loads with `--reward.remote_url launch/addends/reward.py`: it calls `reward_func`.
-"""
+from openrlhf_stare.quickstart.reward import reward_func
 
-import re
-
-import torch
-
-SMALLEST, LARGEST = 2, 16  # the totals that are asked for; each has at least three right answers
-END = "<eos>"  # the end-of-sequence token, as it reads in the decoded text
-_ANSWERED = re.compile(rf"([0-9]{{2}})=([0-9])\+([0-9]){re.escape(END)}")
-
-
-def right_pairs(total: int) -> list[tuple[int, int]]:
-    """All pairs of digits that add up to `total`."""
-    return [(first, total - first) for first in range(10) if 0 <= total - first <= 9]
-
-
-def is_well_formed(query: str) -> bool:
-    """Whether prompt and response together read like `12=4+4<eos>`, right or wrong."""
-    return _ANSWERED.fullmatch(query) is not None
-
-
-def score(query: str) -> float:
-    """1.0 for a right answer that ends where it should, 0.0 for everything else."""
-    answered = _ANSWERED.fullmatch(query)
-    if answered is None:
-        return 0.0
-    total, first, second = map(int, answered.groups())
-    return float(first + second == total)
-
-
-def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> dict:
-    """OpenRLHF's interface. A query is the decoded prompt with its response, special tokens included."""
-    rewards = torch.tensor([score(query) for query in queries])
-    well_formed = torch.tensor([float(is_well_formed(query)) for query in queries])
-    # OpenRLHF logs every tensor in extra_logs, here as train/well_formed.
-    return {"rewards": rewards, "scores": rewards, "extra_logs": {"well_formed": well_formed}}
+__all__ = ["reward_func"]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # launch/ is not a package: this finds launch/small_model.py
-sys.path.insert(0, str(Path(__file__).parent))  # and this the reward.py beside this file, wherever it was copied to
+from openrlhf_stare.quickstart.small_model import Task, WarmUp, integer, main
+
+sys.path.insert(0, str(Path(__file__).parent))  # finds the reward.py beside this file, wherever it was copied to
 from reward import END, GIVEN, LETTERS, WANTED, score  # noqa: E402
-from small_model import Task, WarmUp, integer, main  # noqa: E402
 
 QUESTIONS = ["".join(letters) for letters in combinations(LETTERS, GIVEN)]  # 120
 

@@ -43,5 +43,6 @@ flags=(
     --ckpt.path "$run/checkpoints" --ckpt.output_dir "$run/model" --console compact
 )
 "$PWD/.venv/bin/python" -m openrlhf_stare.train_ray "${flags[@]}" "$@"
+if [[ ! -d $run/tensorboard ]]; then exit; fi # nothing was trained, as with --look
 "$PWD/.venv/bin/python" -m openrlhf_stare.report "$run" -o "$run/report.html"
 echo "report: $run/report.html; trained model: $run/model"

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import torch
 
+from openrlhf_stare.quickstart.small_model import Task, WarmUp, integer, main
+
 sys.path.insert(
     0, str(Path(__file__).parents[1])
 )  # launch/ is not a package, and the tests load this file by its path
 from routes.reward import END, MOST_STEPS, NODES, routes, score  # noqa: E402
-from small_model import Task, WarmUp, integer, main  # noqa: E402
 
 # Pairs that two steps join, with all their ways of two and of three steps.
 WAYS = {

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import torch
 
+from openrlhf_stare.quickstart.small_model import Task, WarmUp, integer, main
+
 sys.path.insert(
     0, str(Path(__file__).parents[1])
 )  # launch/ is not a package, and the tests load this file by its path
-from small_model import Task, WarmUp, integer, main  # noqa: E402
 from sorting.reward import END, LENGTH, score  # noqa: E402
 
 

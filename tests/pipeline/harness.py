@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import inspect
 import os
+import pkgutil
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -32,6 +34,7 @@ from openrlhf.trainer.ray.launcher import RayActorGroup  # noqa: E402
 
 from openrlhf_stare.actor_group.policy_actor import StarePolicyActor  # noqa: E402
 from openrlhf_stare.actor_group.saving import own_values  # noqa: E402
+from openrlhf_stare.substitutions import COMPILER, TABLE  # noqa: E402
 
 FLAGS = """--actor.num_nodes 1 --vllm.num_engines 1 --reward.remote_url none.py --algo.kl.init_coef 0
 --advantage_estimator group_norm --rollout.n_samples_per_prompt 4 --rollout.micro_batch_size 1
@@ -131,6 +134,21 @@ class ReadableActor(StarePolicyActor):
             patch.object(PolicyLoss, "forward", forward),
         ):
             return self.fit(), seen
+
+    def without_a_compiler(self, yes: bool) -> None:
+        """Whether the rows of the table hold that a GPU without one has, from the next `start` on."""
+        getattr(self, "compiler_rows", ExitStack()).close()
+        self.compiler_rows = ExitStack()
+        for row in TABLE:
+            if yes and row.missing == COMPILER and not row.during:
+                ours = pkgutil.resolve_name(row.by)(pkgutil.resolve_name(row.place))
+                self.compiler_rows.enter_context(patch(row.place, ours))
+
+    def optimizer(self) -> dict:
+        """The optimizer under ZeRO's, and what of it is asleep."""
+        zero = self.actor.model.optimizer
+        asleep = sorted(state.value for state in zero.offloaded_states)
+        return {"class": type(zero.optimizer).__name__, "fused": zero.optimizer.defaults["fused"], "asleep": asleep}
 
     def generator_state(self) -> torch.Tensor:
         return torch.random.get_rng_state()

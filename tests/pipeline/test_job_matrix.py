@@ -105,14 +105,17 @@ def test_filtering_reference_model_kl_loss_zero2_offload_ema_entropy_bonus_check
     assert 12 < sum(consumed) <= 30
 
 
-def test_multi_turn_agent_with_gspo_packing_and_sampled_entropy(addends, tmp_path, cluster):
-    """The tool's tokens lie in the middle of each response, and take no part in anything."""
+def test_multi_turn_agent_with_gspo_sampled_entropy_and_what_a_gpu_without_a_toolkit_has(addends, tmp_path, cluster):
+    """The tool's tokens lie in the middle of each response, and take no part in anything. Packed sequences through
+    torch's attention, the head without logits and torch's fused Adam."""
     responses = 32
     flags = [*job_flags(addends, tmp_path), *ALWAYS, "--data.max_samples", "8", "--ds.packing_samples"]
     flags += ["--train.agent_func_path", str(ROOT / "tests/pipeline/agents/second_try.py")]
     flags += ["--entropy.measure", "sampled", "--stare.variant", "C2", "--actor.policy_loss_type", "gspo"]
-    job = run_job(flags, tmp_path, timeout=TIME_LIMIT, cluster=cluster)
+    adam = {"OPENRLHF_STARE_ADAM": "torch"}
+    job = run_job([*flags, "--actor.fused_head"], tmp_path, timeout=TIME_LIMIT, cluster=cluster, env=adam)
     assert_sound(job, steps=2, vllm_kl=None)
+    assert "the optimizer is torch's fused Adam" in job.output
     assert "--actor.policy_loss_type gspo has one ratio per response" in job.output
     assert_figures(job, rollouts=2, variant="C2")
     for step, figures in enumerate(job.rollouts):

@@ -1,4 +1,5 @@
-"""A job that lost a rank goes on, past checkpoints that were cut short: with a method of one's own, under PI.
+"""A job that lost a rank goes on, past checkpoints that were cut short: with a method of one's own and the entropy
+bonus, under PI, with a target that is a percentage of the first entropy and moves.
 
 ALL_METHODS=1 bash launch/test.sh tests/pipeline/test_resume.py tries every method; actor_group/test_actor_group.py
 trains with every one, without a job of its own.
@@ -20,12 +21,12 @@ from openrlhf_stare.actor_group.checkpoints import newest_complete
 from openrlhf_stare.methods import base
 
 OWN = str(ROOT / "tests/pipeline/methods/surprisal_weights.py")
-ALL = base.names() if os.environ.get("ALL_METHODS") else []
-# No policy over 16 tokens has as much entropy, so the effort grows with every rollout.
-TARGET, LOWER_TARGET, K_I = 3.0, 2.9, 0.1
+ALL = ["stare+entropy_bonus", *base.names()] if os.environ.get("ALL_METHODS") else []
+# In percent of the first entropy, in lines to the end: so high that the effort grows with every rollout.
+TARGET, LOWER_TARGET, END, ANNEAL, K_I = 400, 380, 300, 10, 0.1
 
 
-@pytest.mark.parametrize("policy_loss", [*ALL, OWN], ids=base.name_of)
+@pytest.mark.parametrize("policy_loss", [*ALL, f"{OWN}+entropy_bonus"], ids=base.name_of)
 def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_actor_and_critic(
     addends, tmp_path, cluster, policy_loss
 ):
@@ -35,7 +36,8 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     flags += "--advantage_estimator gae --critic.num_gpus_per_node 1 --ckpt.save_steps 1 --ckpt.max_num 2".split()
     strength = base.first_strength(policy_loss)
     if strength:
-        flags += f"--entropy.schedule pi --entropy.target {TARGET} --entropy.k_p 0 --entropy.k_i {K_I}".split()
+        flags += f"--entropy.schedule pi --entropy.target {TARGET}% --entropy.k_p 0 --entropy.k_i {K_I}".split()
+        flags += f"--entropy.target_end {END}% --entropy.anneal_rollouts {ANNEAL}".split()
     # A job was killed while it saved its first checkpoint.
     checkpoints = tmp_path / "checkpoints"
     begun = checkpoints / "_actor/global_step1"
@@ -58,7 +60,7 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     assert job.status == 2 and "whose job computed in float32, and this one computes in bfloat16: set" in job.output
     others = ["--train.async_enable", "--console", "full"]
     if strength:
-        others += ["--entropy.target", str(LOWER_TARGET)]
+        others += ["--entropy.target", f"{LOWER_TARGET}%"]
     second = {}
 
     def start_a_second(process, mark) -> None:
@@ -96,10 +98,15 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     assert all(0 < share <= 1 for share in job.scalars["entropy/authority"])
     if strength:
         assert (
-            f"The flags win where the checkpoint differs (entropy.target {TARGET} -> {LOWER_TARGET}); "
+            f"The flags win where the checkpoint differs (entropy.target {TARGET}% -> {LOWER_TARGET}%); "
             "the controller goes on from the checkpoint"
         ) in job.output
-        targets = [TARGET] * len(first) + [LOWER_TARGET] * len(second)
+        # Percentages of the run's first entropy, on both sides of the kill, and the rollouts before it count.
+        h_0 = job.scalars["entropy/mean"][0] / 100
+        starts = [TARGET] * len(first) + [LOWER_TARGET] * len(second)
+        targets = [
+            h_0 * (start + (END - start) * (step - 1) / ANNEAL) for start, step in zip(starts, steps, strict=True)
+        ]
         assert job.scalars["entropy/target"] == pytest.approx(targets)
         # PI's sum goes on from the checkpoint, and not from where the job was killed.
         added = [K_I * (1 - mean / target) for mean, target in zip(job.scalars["entropy/mean"], targets, strict=True)]

@@ -17,7 +17,6 @@ mathematics reward.
 
 import argparse
 import random
-import sys
 from pathlib import Path
 
 import torch
@@ -25,11 +24,18 @@ import torch.nn.functional as F
 from transformers.utils.logging import disable_progress_bar
 
 from openrlhf_stare import runtime
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launch"))
-from addends.make import make_prompts  # noqa: E402
-from addends.reward import LARGEST, SMALLEST, right_pairs  # noqa: E402
-from small_model import END, PAD, START, UNKNOWN, make_model, make_tokenizer, save, write_prompts  # noqa: E402
+from openrlhf_stare.quickstart.reward import LARGEST, SMALLEST, right_pairs
+from openrlhf_stare.quickstart.small_model import (
+    END,
+    PAD,
+    START,
+    UNKNOWN,
+    make_model,
+    make_tokenizer,
+    save,
+    write_prompts,
+)
+from openrlhf_stare.quickstart.task import make_prompts
 
 # Qwen2's tokenizer writes a space as Ġ and the end of a line as Ċ.
 VOCABULARY = [PAD, END, START, UNKNOWN, *map(chr, range(33, 127)), "Ġ", "Ċ"]

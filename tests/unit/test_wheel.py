@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import openrlhf_stare
+from openrlhf_stare.driver import seams
 
 ROOT = Path(__file__).resolve().parents[2]
 UV = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
@@ -62,12 +63,32 @@ def test_the_library_needs_torch_alone(wheel, tmp_path):
     )
     (tmp_path / "examples.txt").write_text("\n".join(examples))
     run(python, "-c", LIBRARY_EXAMPLES, tmp_path / "examples.txt", cwd=tmp_path)
+    says_how_to_install_the_stack(tmp_path)
 
 
-def test_the_command_runs_beside_the_stack(wheel, tmp_path):
+def says_how_to_install_the_stack(folder: Path) -> None:
+    """The command does, and what it says names a file that came with the wheel."""
+    stare = folder / "env/bin/openrlhf-stare"
+    assert "STEPS=50" in run(stare, "quickstart", "--help", cwd=folder)
+    overrides = Path(run(stare, "cpu-overrides", cwd=folder).strip())
+    assert overrides.is_relative_to(folder) and "flash-attn ;" in overrides.read_text()
+    for words, name in (([], "train_ray"), (["quickstart"], "quickstart")):
+        done = subprocess.run([stare, *words], cwd=folder, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and seams.WITHOUT_A_GPU in done.stderr, done
+        assert done.stderr.startswith(f"{name}: error: OpenRLHF is not installed: ") and not done.stdout
+    assert not (folder / "runs").exists()
+
+
+def test_the_commands_run_beside_the_stack(wheel, tmp_path, monkeypatch):
+    """Outside the repository, with what the wheel brings along: all but the job of the quickstart."""
     run(UV, "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "site", wheel)
-    program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); from openrlhf_stare import train_ray; "
-        f"assert train_ray.__file__.startswith({str(tmp_path)!r}); sys.argv[1:] = ['--help']; train_ray.main()"
-    )
-    assert "--entropy.target" in run(sys.executable, "-c", program, cwd=tmp_path)
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setitem(ENVIRONMENT, "STEPS", "1")
+    stare = [sys.executable, "-m", "openrlhf_stare"]
+    assert "--entropy.target" in run(*stare, "--help", cwd=tmp_path)
+    shown = run(*stare, "quickstart", "--preflight", "--dry-run", cwd=tmp_path)
+    [folder] = (tmp_path / "runs/quickstart").glob("*-preflight-dry-run")
+    assert "quickstart: 1 steps on " in shown and f"quickstart: no logs in {folder}/tensorboard, so no table" in shown
+    assert f"{tmp_path}/site/openrlhf_stare/quickstart/reward.py" in shown
+    assert len((folder / "prompts.jsonl").read_text().splitlines()) == 16
+    assert (tmp_path / "runs/quickstart/model/model.safetensors").exists()

@@ -1,13 +1,8 @@
 """The addends' reward, which prints what a sampled text could hold: lines that look like OpenRLHF's own."""
 
-import importlib.util
 import sys
-from pathlib import Path
 
-_PATH = Path(__file__).resolve().parents[3] / "launch/addends/reward.py"
-_SPEC = importlib.util.spec_from_file_location("addends_reward", _PATH)
-_ADDENDS = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_ADDENDS)
+from openrlhf_stare.quickstart import reward
 
 LINES = [
     "Global step 2: {'a': 1.2.3}",
@@ -21,4 +16,4 @@ LINES = [
 def reward_func(queries, prompts, labels):
     sys.stdout.write("".join(f"{line}\n" for line in LINES))  # whole, since the calls are threads
     sys.stdout.flush()
-    return _ADDENDS.reward_func(queries, prompts, labels)
+    return reward.reward_func(queries, prompts, labels)

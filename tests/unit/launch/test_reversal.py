@@ -10,6 +10,8 @@ from matplotlib.image import imread
 from torch.utils.tensorboard import SummaryWriter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from openrlhf_stare.quickstart import small_model
+
 LAUNCH = Path(__file__).parents[3] / "launch"
 
 
@@ -22,7 +24,6 @@ def load(path: str):
 
 
 make, reward, study = load("reversal/make"), load("reversal/reward"), load("study/reversal_results")
-small_model = sys.modules["small_model"]  # which make.py uses
 
 
 # What is right

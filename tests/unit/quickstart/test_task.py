@@ -1,6 +1,5 @@
-"""The addends task of launch/quickstart.sh: what is right, the model and the prompts, the table at the end."""
+"""The quickstart's task: what is right, the model and the prompts, the table at the end."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -12,27 +11,15 @@ from torch.utils.tensorboard import SummaryWriter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from openrlhf_stare import runtime
+from openrlhf_stare.quickstart import reward, small_model, table, task
 
-ADDENDS = Path(__file__).parents[3] / "launch" / "addends"
 FEW_STEPS = 3
-
-
-def load(name: str):
-    """The launch/ folder is not a package, so its files are loaded by their path, as OpenRLHF loads reward.py."""
-    spec = importlib.util.spec_from_file_location(f"addends_{name}", ADDENDS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-make, reward, table = load("make"), load("reward"), load("table")
-small_model = sys.modules["small_model"]  # which make.py uses
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("addends") / "model"
-    small_model.make_checkpoint(make.TASK, folder, seed=0, steps=FEW_STEPS)
+    small_model.make_checkpoint(task.TASK, folder, seed=0, steps=FEW_STEPS)
     return folder
 
 
@@ -90,12 +77,12 @@ def test_reward_func_answers_in_the_form_that_openrlhf_reads():
 
 def test_autotokenizer_brings_back_the_same_character_tokenizer(checkpoint):
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=True)
-    assert len(tokenizer) == len(make.TASK.vocabulary) == 16
-    assert tokenizer.get_vocab() == {token: i for i, token in enumerate(make.TASK.vocabulary)}
+    assert len(tokenizer) == len(task.TASK.vocabulary) == 16
+    assert tokenizer.get_vocab() == {token: i for i, token in enumerate(task.TASK.vocabulary)}
     assert tokenizer.pad_token_id != tokenizer.eos_token_id
     for text in ["12=", "12=5+7<eos>", "0123456789+=", "+==+", "<pad>12=<bos>5<unk>"]:
         ids = tokenizer(text, add_special_tokens=False).input_ids
-        assert tokenizer.convert_ids_to_tokens(ids) == small_model.make_tokenizer(make.TASK.vocabulary).tokenize(text)
+        assert tokenizer.convert_ids_to_tokens(ids) == small_model.make_tokenizer(task.TASK.vocabulary).tokenize(text)
         assert tokenizer.decode(ids, skip_special_tokens=False) == text
         assert tokenizer(text).input_ids == ids  # nothing is added
     assert len(tokenizer("12=5+7<eos>").input_ids) == 7
@@ -117,8 +104,8 @@ def test_the_checkpoint_loads_as_the_model_that_the_task_asks_for(checkpoint):
 
 def test_the_same_seed_gives_the_same_model_and_leaves_the_global_generator_alone(checkpoint, tmp_path):
     before = torch.get_rng_state()
-    same = small_model.make_checkpoint(make.TASK, tmp_path / "same", seed=0, steps=FEW_STEPS)
-    small_model.make_checkpoint(make.TASK, tmp_path / "other", seed=1, steps=FEW_STEPS)
+    same = small_model.make_checkpoint(task.TASK, tmp_path / "same", seed=0, steps=FEW_STEPS)
+    small_model.make_checkpoint(task.TASK, tmp_path / "other", seed=1, steps=FEW_STEPS)
     assert torch.equal(torch.get_rng_state(), before)
 
     def weights(folder: Path) -> bytes:
@@ -134,7 +121,7 @@ def test_the_model_is_made_in_the_type_that_is_trained_and_anew_for_another(tmp_
     monkeypatch.setenv("OPENRLHF_STARE_CPU", "1")
     for computed in ("float32", "bfloat16"):
         monkeypatch.setenv("OPENRLHF_STARE_CPU_DTYPE", computed)
-        record = small_model.make_checkpoint(make.TASK, tmp_path / "model", seed=0, steps=FEW_STEPS)
+        record = small_model.make_checkpoint(task.TASK, tmp_path / "model", seed=0, steps=FEW_STEPS)
         weights = load_file(tmp_path / "model/model.safetensors")
         config = json.loads((tmp_path / "model/config.json").read_text())
         assert {str(value.dtype) for value in weights.values()} == {f"torch.{computed}"}
@@ -143,26 +130,26 @@ def test_the_model_is_made_in_the_type_that_is_trained_and_anew_for_another(tmp_
 
 def test_a_finished_model_is_kept_unless_the_recipe_changes_or_force_is_given(tmp_path):
     folder = tmp_path / "model"
-    small_model.make_checkpoint(make.TASK, folder, steps=1)
+    small_model.make_checkpoint(task.TASK, folder, steps=1)
     weights = folder / "model.safetensors"
     weights.write_bytes(b"kept")
-    small_model.make_checkpoint(make.TASK, folder, steps=1)
+    small_model.make_checkpoint(task.TASK, folder, steps=1)
     assert weights.read_bytes() == b"kept"
-    small_model.make_checkpoint(make.TASK, folder, steps=1, force=True)
+    small_model.make_checkpoint(task.TASK, folder, steps=1, force=True)
     assert weights.read_bytes() != b"kept"
-    assert small_model.make_checkpoint(make.TASK, folder, steps=2)["recipe"]["steps"] == 2
+    assert small_model.make_checkpoint(task.TASK, folder, steps=2)["recipe"]["steps"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["model"]  # nothing half-made is left
 
 
 def test_the_command_warms_up_for_as_long_as_it_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["make.py", str(tmp_path), "--warm-up", "2", "--prompts", "3"])
-    small_model.main(make.TASK, make.make_prompts, make.__doc__)
+    task.main()
     assert "2 warm-up steps" in capsys.readouterr().out
     assert len((tmp_path / "prompts.jsonl").read_text().splitlines()) == 3
 
 
 def test_prompts_go_through_all_totals_in_shuffled_rounds(tmp_path):
-    prompts = make.make_prompts(47, seed=0)
+    prompts = task.make_prompts(47, seed=0)
     small_model.write_prompts(tmp_path / "prompts.jsonl", prompts)
     assert [json.loads(line) for line in (tmp_path / "prompts.jsonl").read_text().splitlines()] == prompts
     assert len(prompts) == 47
@@ -170,7 +157,7 @@ def test_prompts_go_through_all_totals_in_shuffled_rounds(tmp_path):
     rounds = [[prompt["label"] for prompt in prompts[i : i + 15]] for i in (0, 15, 30)]
     assert all(sorted(labels) == [f"{total:02}" for total in range(2, 17)] for labels in rounds)
     assert rounds[0] != rounds[1]
-    assert make.make_prompts(47, seed=0) == prompts != make.make_prompts(47, seed=1)
+    assert task.make_prompts(47, seed=0) == prompts != task.make_prompts(47, seed=1)
 
 
 # The table

@@ -1,8 +1,10 @@
-"""Prints what happened in a training run: python launch/addends/table.py RUN_DIR [--check]
+"""Prints what happened in a training run: python -m openrlhf_stare.quickstart.table RUN_DIR [--check]
 
 Reads the TensorBoard logs under RUN_DIR. With --check it ends with status 1, and a sentence, unless the run shows
 what the quickstart promises: the reward rose, the gate opened, and vLLM sampled with the actor's weights.
 """
+
+from __future__ import annotations
 
 import argparse
 import math
@@ -94,22 +96,26 @@ def shortcomings(curves: Curves) -> list[str]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--check", action="store_true", help="end with status 1 unless the run shows what it should")
-    args = parser.parse_args()
-
+def show(run_dir: Path, check: bool) -> int:
+    """Prints the table of the run. Returns 1, after a sentence, if it cannot be read or, with `check`, falls short."""
     try:
-        run = read_one_run(args.run_dir)
+        run = read_one_run(run_dir)
     except ValueError as error:
         print(f"table: {error}", file=sys.stderr)
         return 1
     print(format_table(run))
-    found = shortcomings(curves_of(run)) if args.check else []
+    found = shortcomings(curves_of(run)) if check else []
     for sentence in found:
         print(f"table: {sentence}", file=sys.stderr)
     return 1 if found else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--check", action="store_true", help="end with status 1 unless the run shows what it should")
+    args = parser.parse_args()
+    return show(args.run_dir, args.check)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""What the tasks under launch/ share: a 2-layer Qwen2 with a character tokenizer, warmed up on answers of which some
-are wrong, so that RL starts from a policy that is unsure. A task's make.py says what its prompts and answers are.
+"""What the tasks share, the quickstart's and those under launch/: a 2-layer Qwen2 with a character tokenizer.
+
+It is warmed up on answers of which some are wrong, so that RL starts from a policy that is unsure. A task's own file
+says what its prompts and answers are.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from openrlhf_stare import runtime
 
+Prompts = list[dict[str, str]]  # each with an input and a label
 PAD, END, START, UNKNOWN = "<pad>", "<eos>", "<bos>", "<unk>"
 
 
@@ -182,13 +185,28 @@ def save(model: Qwen2ForCausalLM, folder: Path) -> None:
     save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def write_prompts(path: Path, prompts: list[dict[str, str]]) -> None:
+def write_prompts(path: Path, prompts: Prompts) -> None:
     half_made = path.with_name(f"{path.name}.{os.getpid()}")
     half_made.write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
     half_made.rename(path)
 
 
-def main(task: Task, prompts: Callable[[int, int], list[dict[str, str]]], description: str) -> None:
+def make(
+    task: Task, folder: Path, prompts: Prompts, seed: int = 0, steps: int | None = None, force: bool = False
+) -> None:
+    """Makes `folder`/prompts.jsonl and, unless it is there, `folder`/model; prints what was measured on the model."""
+    disable_progress_bar()
+    folder.mkdir(parents=True, exist_ok=True)
+    record = make_checkpoint(task, folder / "model", seed, steps, force)
+    write_prompts(folder / "prompts.jsonl", prompts)
+    print(
+        f"{folder / 'model'}: {record['recipe']['steps']} warm-up steps in {record['seconds']:.1f} s; "
+        f"reward {record['greedy_reward']:.2f} greedy, {record['sampled_reward']:.3f} sampled; "
+        f"entropy {record['entropy']:.2f} nats per token"
+    )
+
+
+def main(task: Task, prompts: Callable[[int, int], Prompts], description: str) -> None:
     """The command of a task's make.py; `prompts` draws so many lines of prompts.jsonl from a seed."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("out_dir", type=Path)
@@ -199,16 +217,9 @@ def main(task: Task, prompts: Callable[[int, int], list[dict[str, str]]], descri
     parser.add_argument("--force", action="store_true", help="make the model again even if it is there")
     args = parser.parse_args()
 
-    disable_progress_bar()
-    args.out_dir.mkdir(parents=True, exist_ok=True)
+    drawn = prompts(args.prompts, args.seed)
     if args.only_prompts:
-        write_prompts(args.out_dir / args.only_prompts, prompts(args.prompts, args.seed))
-        return
-    model = args.out_dir / "model"
-    record = make_checkpoint(task, model, args.seed, args.warm_up, args.force)
-    write_prompts(args.out_dir / "prompts.jsonl", prompts(args.prompts, args.seed))
-    print(
-        f"{model}: {record['recipe']['steps']} warm-up steps in {record['seconds']:.1f} s; "
-        f"reward {record['greedy_reward']:.2f} greedy, {record['sampled_reward']:.3f} sampled; "
-        f"entropy {record['entropy']:.2f} nats per token"
-    )
+        args.out_dir.mkdir(parents=True, exist_ok=True)
+        write_prompts(args.out_dir / args.only_prompts, drawn)
+    else:
+        make(task, args.out_dir, drawn, args.seed, args.warm_up, args.force)
