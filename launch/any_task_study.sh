@@ -12,30 +12,36 @@
 # It is refuted where a run of 1 has enough authority in most steps and less than 90 % of them in band, whatever its
 # verdict, or where sorting loses more than 0.01 or has another verdict. GRPO's own entropy shows whether there was
 # anything to hold: a task on which GRPO stays within the band shows nothing, and the table says so.
-# launch/any_task_study.sh trains them all. Started again, it goes on with the runs that are missing or whose flags have
-# changed since. The results are in runs/any_task_study: report.html and table.md. It ends with status 1 if a claim does
-# not hold.
+# launch/any_task_study.sh trains them all. Each finished run becomes a line of docs/results/any_task.jsonl, and a run with
+# the same flags that has its line is not trained again, on whatever machine it was. The table is made from the lines; it
+# and the report of the runs that are here are in runs/any_task_study. It ends with status 1 if a claim does not hold.
 # STEPS=200 SEEDS="0 1 2" JOBS=2 are the steps of a run, the seeds and how many runs go on at a time.
-# ARMS="routes-stare" are some of the arms only. launch/any_task_study.sh ARM SEED is one of them, without the results.
+# ARMS="routes-stare" are some of the arms only. An arm is TASK-METHOD, with -lr1e-4 behind it for another learning rate;
+# launch/one_setting_study.sh has more methods. `train` as the only argument: without table, report and claims.
+# launch/any_task_study.sh ARM SEED is one of the runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
-arms=(${ARMS:-{addends,reversal,own_task,routes,sorting}-{stare,grpo}})
+arms=({addends,reversal,own_task,routes,sorting}-{stare,grpo})
+[[ -z ${ARMS:-} ]] || read -ra arms <<<"$ARMS"
 steps=${STEPS:-200} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-2}
 positive STEPS "$steps"
 positive JOBS "$jobs"
 home=$PWD/runs/any_task_study
+results=docs/results/any_task.jsonl entering=(--evaluate)
+mkdir -p "$home"
 
-if (($# == 0)); then
+if (($# == 0)) || [[ $* == train ]]; then
     train_all
-    "$python" -m openrlhf_stare.report "${runs[@]}" -o "$home/report.html"
-    exec "$python" launch/study/any_task.py "${runs[@]}" --table "$home/table.md"
+    (($# == 0)) || exit 0
+    ((${#runs[@]} == 0)) || "$python" -m openrlhf_stare.report "${runs[@]}" -o "$home/report.html"
+    exec "$python" launch/study/any_task.py "$results" --table "$home/table.md"
 fi
 
-(($# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
+(($# == 2)) || { say "give no arguments, train, or an arm and a seed" >&2; exit 2; }
 arm=$1 seed=$2
-task=${arm%-*}
+IFS=- read -r task method variant <<<"$arm"
 run=$home/$arm-seed$seed inputs=$home/inputs-$task-seed$seed
 [[ -f launch/$task/make.py ]] || { say "$arm has no task in launch/$task" >&2; exit 2; }
 
@@ -43,10 +49,18 @@ run=$home/$arm-seed$seed inputs=$home/inputs-$task-seed$seed
 # answer, of the reversal task, has 8 tokens with its end.
 addends_job "$inputs/model" "$inputs/prompts.jsonl" "$run"
 job+=(--train.seed "$seed" --reward.remote_url "$PWD/launch/$task/reward.py" --rollout.max_new_tokens 10)
-case $arm in
-    *-grpo) job+=(--policy_loss openrlhf) ;;
-    *-stare) job+=(--policy_loss stare --entropy.schedule pi --entropy.target 50%) ;;
-    *) say "$arm ends with neither -stare nor -grpo" >&2; exit 2 ;;
+case $method in
+    grpo) job+=(--policy_loss openrlhf) ;;
+    bonus_*) bonus_job "${method#bonus_}" && job+=(--entropy.target 50%) ;; # logged, and not pursued
+    stare | entropy_bonus | stare+entropy_bonus | repo)
+        job+=(--policy_loss "$method" --entropy.schedule pi --entropy.target 50%)
+        ;;
+    *) say "$arm has no method, such as grpo or stare" >&2; exit 2 ;;
+esac
+case $variant in
+    "" | cost) ;; # a short run for its step time
+    lr*) job+=(--actor.adam.lr "${variant#lr}") ;;
+    *) say "$arm ends with neither a learning rate, such as -lr1e-4, nor -cost" >&2; exit 2 ;;
 esac
 
 begin_run

@@ -36,6 +36,7 @@ case $arm in
     fixed) job+=(--entropy.schedule gate --stare.reweight_w 1.1) ;; # the paper's values
     adaptive) job+=(--entropy.schedule adaptive --entropy.step 0.5 --stare.w_max 60 --stare.top_p_ratio 0.05) ;;
     pi) pi_job 0.4 ;;
+    bonus_*) bonus_job "${arm#bonus_}" ;; # stage 1 of launch/second_stage.sh
     *) say "$arm is not one of ${arms[*]}" >&2; exit 2 ;;
 esac
 
@@ -45,5 +46,5 @@ begin_run
 flock "$home" "$python" launch/addends/make.py "$inputs" --seed "$seed" --warm-up 400 \
     --prompts $((steps * prompts_per_step))
 train
-"$python" launch/addends/evaluate.py "$run/model" -o "$run/evaluation.json"
+"$python" launch/study/evaluate.py addends "$run/model" -o "$run/evaluation.json"
 end_run

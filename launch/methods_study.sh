@@ -63,5 +63,5 @@ else
         --only-prompts prompts-again.jsonl --prompts $((steps * prompts_per_step))
 fi
 train
-((stage == 2)) || "$python" launch/addends/evaluate.py "$run/model" -o "$run/evaluation.json"
+((stage == 2)) || "$python" launch/study/evaluate.py addends "$run/model" -o "$run/evaluation.json"
 end_run

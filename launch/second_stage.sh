@@ -1,54 +1,75 @@
 #!/usr/bin/env bash
 # What held entropy is good for: a model that was trained on one rule is trained on under another one.
-# Stage 1 is a run of launch/entropy_study.sh, by GRPO or by STARE with PI: any two digits with the right sum are right,
-# for 400 steps. Stage 2 goes on from its final model for 200 steps, by GRPO or by STARE with PI to the target 0.15, and
-# of the right pairs only the one with the smallest first addend is right: launch/second_stage/smallest.py.
-# launch/second_stage.sh runs all four combinations with three seeds. Started again, it goes on with the runs that are
-# missing or whose flags have changed since. The results are in runs/second_stage: report.html, curves.png and table.md.
-# It ends with status 1 unless STARE after STARE ends at 0.95 or more, and 0.15 or more above GRPO after GRPO, on every
-# seed: fixed before the runs, as everything here.
-# RULE=closest takes launch/second_stage/closest.py instead. FIRST_STEPS=400 STEPS=200 SEEDS="0 1 2" JOBS=1 are the steps
-# of the stages, the seeds and how many runs go on at a time.
-# launch/second_stage.sh ARM SEED is one of the runs, without the results.
+# Stage 1 is a run of launch/entropy_study.sh, where any two digits with the right sum are right, for 400 steps: by GRPO, by
+# STARE under PI with the target 0.4, or with the constant entropy bonus that launch/one_setting_study.sh chose. Stage 2
+# goes on from its final model for 200 steps, by GRPO or by STARE under PI with the target 0.15, under one of two rules:
+#   smallest  of the right pairs only the one with the smallest first addend: launch/second_stage/smallest.py
+#   closest   only those that differ by at most 1: launch/second_stage/closest.py
+# Five pairs of stages, grpo-grpo, stare-grpo, grpo-stare, stare-stare and bonus-grpo, and three seeds. All of it was
+# written before the runs, and the seeds 3, 4 and 5 are new: the rule `smallest` was reported on the seeds 0, 1 and 2.
+#
+# Claims, for each rule; an end is the mean reward of the last 20 steps. The first two are those of the earlier runs, of
+# which the first was not held there.
+#   1. STARE → STARE ends at 0.95 or more on every seed.
+#   2. STARE → STARE ends 0.15 or more above GRPO → GRPO on every seed.
+#   3. Held entropy is what counts: STARE → GRPO ends above GRPO → GRPO on every seed, and 0.10 or more in the mean.
+#   4. STARE in stage 2 is neither needed then nor of help without: STARE → STARE and STARE → GRPO are within 0.05 of one
+#      another in the mean, and GRPO → STARE ends 0.10 or more below STARE → GRPO.
+#   5. How it was held does not count: bonus → GRPO ends within 0.05 of STARE → GRPO in the mean.
+#
+# launch/second_stage.sh runs them all. Each finished run becomes a line of docs/results/second_stage.jsonl, with its stage
+# 1; a run whose line is there is not trained again, on whatever machine it was. Otherwise stage 1 is trained first, if its
+# model is not here. The results are in runs/second_stage: curves.png, table.md, and report.html of the runs that are here.
+# It ends with status 1 if a claim does not hold.
+# ARMS="closest-grpo-grpo" are some of the arms only. FIRST_STEPS=400 STEPS=200 SEEDS="3 4 5" JOBS=1 are the steps of the
+# stages, the seeds and how many runs go on at a time. launch/second_stage.sh ARM SEED is one of the runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
-arms=(grpo-grpo pi-grpo grpo-pi pi-pi) # stage 1, stage 2
-first_steps=${FIRST_STEPS:-400} steps=${STEPS:-200} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1} rule=${RULE:-smallest}
+arms=({smallest,closest}-{grpo-grpo,stare-grpo,grpo-stare,stare-stare,bonus-grpo}) # rule, stage 1, stage 2
+[[ -z ${ARMS:-} ]] || read -ra arms <<<"$ARMS"
+first_steps=${FIRST_STEPS:-400} steps=${STEPS:-200} seeds=${SEEDS:-3 4 5} jobs=${JOBS:-1}
 positive FIRST_STEPS "$first_steps"
 positive STEPS "$steps"
 positive JOBS "$jobs"
-reward=$PWD/launch/second_stage/$rule.py
-[[ -f $reward ]] || { say "RULE=$rule is neither smallest nor closest" >&2; exit 2; }
 first_home=$PWD/runs/entropy_study
 home=$PWD/runs/second_stage
-[[ $rule == smallest ]] || home=$home-$rule
+results=docs/results/second_stage.jsonl
+mkdir -p "$home"
 
 if (($# == 0)); then
     train_all
-    "$python" -m openrlhf_stare.report "${runs[@]}" -o "$home/report.html"
-    exec "$python" launch/study/second_stage.py "${runs[@]}" --first "$first_home" --table "$home/table.md" \
-        --png "$home/curves.png"
+    ((${#runs[@]} == 0)) || "$python" -m openrlhf_stare.report "${runs[@]}" -o "$home/report.html"
+    exec "$python" launch/study/second_stage.py "$results" --table "$home/table.md" --png "$home/curves.png"
 fi
 
 (($# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
 arm=$1 seed=$2
-first=${arm%-*}
+IFS=- read -r rule before after <<<"$arm"
+reward=$PWD/launch/second_stage/$rule.py
+[[ -f $reward ]] || { say "$arm has no rule in launch/second_stage, such as smallest or closest" >&2; exit 2; }
+case $before in
+    grpo) first=grpo ;;
+    stare) first=pi ;;
+    bonus) first=bonus_$(chosen_bonus) ;;
+    *) say "stage 1 of $arm is not one of grpo, stare and bonus" >&2; exit 2 ;;
+esac
 run=$home/$arm-seed$seed inputs=$home/inputs-seed$seed
-mkdir -p "$home"
+entering=(--after "$first_home/$first-seed$seed")
 
 addends_job "$first_home/$first-seed$seed/model" "$inputs/prompts.jsonl" "$run"
 job+=(--train.seed "$seed" --reward.remote_url "$reward" --entropy.record_tokens 4)
-case ${arm#*-} in
+case $after in
     grpo) job+=(--policy_loss openrlhf) ;;
-    pi) pi_job 0.15 ;;
-    *) say "$arm is not one of ${arms[*]}" >&2; exit 2 ;;
+    stare) pi_job 0.15 ;;
+    *) say "stage 2 of $arm is neither grpo nor stare" >&2; exit 2 ;;
 esac
 
-# Two runs of stage 2 share a run of stage 1, which is trained once.
-STEPS=$first_steps flock "$home/$first-seed$seed.lock" bash launch/entropy_study.sh "$first" "$seed"
 begin_run
-"$python" launch/addends/make.py "$inputs" --seed "$((seed + 100))" --only-prompts prompts.jsonl --prompts $((steps * prompts_per_step))
+# Several runs of stage 2 share a run of stage 1, which is trained once.
+STEPS=$first_steps flock "$home/$first-seed$seed.lock" bash launch/entropy_study.sh "$first" "$seed"
+flock "$home" "$python" launch/addends/make.py "$inputs" --seed "$((seed + 100))" --only-prompts prompts.jsonl \
+    --prompts $((steps * prompts_per_step))
 train
 end_run

@@ -22,16 +22,16 @@ from openrlhf_stare.report.figures import BAND, COLOURS, ENTROPY, REWARD, STYLE
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
-from second_stage import final_reward  # noqa: E402
 from summary import draw_curves, mean_and_sd  # noqa: E402
 
 TARGET = 0.4  # nats, that of the arms under PI; the others are held against it too
 SECONDS = "timing/step_total"
+LAST = 20  # steps that the final reward is the mean of
 
 
 @dataclass(frozen=True)
 class Result:
-    """One arm and seed: stage 1, stage 2, and what launch/addends/evaluate.py found after stage 1."""
+    """One arm and seed: stage 1, stage 2, and what launch/study/evaluate.py found after stage 1."""
 
     first: Run
     again: Run
@@ -88,6 +88,11 @@ def table(arms: dict[str, list[Result]]) -> str:
             )
         )
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def final_reward(run: Run) -> float:
+    """The mean reward of the last LAST steps."""
+    return float(run.finite(*REWARD).values[-LAST:].mean())
 
 
 def step_seconds(result: Result) -> float:

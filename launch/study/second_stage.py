@@ -1,133 +1,149 @@
-"""The results of the second-stage study.
+"""The results of the second-stage study: python launch/study/second_stage.py RESULTS --table FILE --png FILE
 
-python launch/study/second_stage.py RUN [RUN …] --first DIR --table FILE --png FILE
-
-A RUN is the folder of one arm and seed, such as grpo-pi-seed0 (stage 1 by GRPO, stage 2 by PI), with its TensorBoard
-logs; DIR holds the runs of stage 1, such as grpo-seed0. Writes the table and the curves, and prints for each claim
-whether it holds. Exit status 1: one does not.
+RESULTS is the study's file of results, see results.py; a line has both stages. Writes the table and the curves, and
+prints for each claim of launch/second_stage.sh whether it holds. Exit status 1: one does not; claims whose runs are
+missing are open.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from openrlhf_stare.report.figures import COLOURS, ENTROPY, REWARD, STYLE, moving_mean
-from openrlhf_stare.report.reading import Run, Series, read_runs
+from openrlhf_stare.report.figures import COLOURS, STYLE
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
-from summary import SOLVED, mean_and_sd, steps_to_solve  # noqa: E402
+import results  # noqa: E402
+from results import Result, with_interval  # noqa: E402
 
-STAGES = {"grpo": "GRPO", "pi": "STARE"}
-GREYS = {"grpo": "#888888", "pi": "#333333"}  # of stage 1
-LAST = 20  # steps that the final reward is the mean of
-LEAST, LEAST_ABOVE = 0.95, 0.15
+RULES = {"smallest": "smallest first addend", "closest": "closest addends"}
+ARMS = {
+    "grpo-grpo": "GRPO → GRPO",
+    "stare-grpo": "STARE → GRPO",
+    "grpo-stare": "GRPO → STARE",
+    "stare-stare": "STARE → STARE",
+    "bonus-grpo": "constant bonus → GRPO",
+}
+LEAST, LEAST_ABOVE, LEAST_ABOVE_IN_MEAN, ALIKE = 0.95, 0.15, 0.10, 0.05
 
-Arms = dict[str, list[tuple[Run, Run]]]  # "grpo-pi" -> stage 1 and stage 2 of each seed
-
-
-def read(folders: list[Path], first_home: Path) -> Arms:
-    """The runs of each arm, in the order in which the arms are first named."""
-    stage_1: dict[str, Run] = {}
-    arms: Arms = {}
-    for folder, run in zip(folders, read_runs(folders), strict=True):
-        arm, _, seed = folder.name.rpartition("-seed")
-        first = f"{arm.partition('-')[0]}-seed{seed}"
-        if first not in stage_1:
-            [stage_1[first]] = read_runs([first_home / first])
-        arms.setdefault(arm, []).append((stage_1[first], run))
-    return arms
+Cells = dict[tuple[str, str], list[Result]]  # rule and arm -> the seeds
 
 
-def title(arm: str) -> str:
-    before, _, after = arm.partition("-")
-    return f"{STAGES[before]} → {STAGES[after]}"
+def cells(found: list[Result]) -> Cells:
+    arranged: Cells = {(rule, arm): [] for rule in RULES for arm in ARMS}
+    for result in sorted(found, key=lambda result: result.seed):
+        arranged[result.task, result.arm].append(result)
+    return arranged
 
 
-def final_reward(run: Run) -> float:
-    """The mean reward of the last LAST steps."""
-    return float(run.finite(*REWARD).values[-LAST:].mean())
+def ends(of: list[Result]) -> dict[int, float]:
+    """The reward at the end of stage 2, by seed."""
+    return {result.seed: result.number("reward_end") for result in of}
 
 
-def table(arms: Arms) -> str:
-    """A markdown table: mean ± standard deviation over the seeds, and the figures of each seed."""
-    head = ("stage 1 → stage 2", "reward at the end", "seed by seed", f"steps to {SOLVED}, seed by seed")
-    rows = [(*head, "entropy at the end of stage 1"), ("---",) * 5]
-    for arm, pairs in arms.items():
-        finals = [final_reward(run) for _, run in pairs]
-        steps = ", ".join(str(steps_to_solve(run) or "never") for _, run in pairs)
-        before = [float(first.finite(ENTROPY).values[-LAST:].mean()) for first, _ in pairs]
-        seeds = ", ".join(f"{final:.3f}" for final in finals)
-        rows.append((title(arm), mean_and_sd(finals), seeds, steps, mean_and_sd(before)))
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+def table(runs: Cells) -> str:
+    """A markdown table, a row for each rule and arm; a mean has its bootstrap interval over the seeds behind it."""
+    head = ("rule", "stage 1 → stage 2", "reward at the end", "seed by seed", "steps to 0.9")
+    rows = [(*head, "entropy after stage 1")]
+    for (rule, arm), of in runs.items():
+        if of:
+            seeds = ", ".join(f"{seed}: {end:.3f}" for seed, end in ends(of).items())
+            steps = ", ".join(str(result.figures["steps_to_solve"] or "never") for result in of)
+            before = with_interval([float(result.stages[0].figures["entropy_end"] or 0) for result in of])
+            rows.append((RULES[rule], ARMS[arm], with_interval(list(ends(of).values())), seeds, steps, before))
+    return results.markdown(rows)
 
 
-def claims(arms: Arms) -> list[tuple[bool, str]]:
-    """What the study is to show: whether it does, and a sentence with the figure."""
-    held = [final_reward(run) for _, run in arms["pi-pi"]]
-    above = [after - final_reward(run) for after, (_, run) in zip(held, arms["grpo-grpo"], strict=True)]
+def claims(runs: Cells) -> list[tuple[bool | None, str]]:
+    """For each rule the claims of launch/second_stage.sh, in their order: whether they hold, and the figures."""
+    return [claim for rule in RULES for claim in claims_of(rule, {arm: ends(runs[rule, arm]) for arm in ARMS})]
+
+
+def claims_of(rule: str, end: dict[str, dict[int, float]]) -> list[tuple[bool | None, str]]:
+    def claim(needed: tuple[str, ...], judge) -> tuple[bool | None, str]:
+        """`judge` gets the ends of the arms by seed, of seeds that all of them have; it needs three."""
+        seeds = sorted(set.intersection(*(set(end[arm]) for arm in needed)))
+        if len(seeds) < 3:
+            return None, f"{rule}: {len(seeds)} of three seeds of {' and '.join(ARMS[arm] for arm in needed)}"
+        holds, said = judge(*([end[arm][seed] for seed in seeds] for arm in needed))
+        return holds, f"{rule}: {said}"
+
+    def ends_high(held):
+        return min(held) >= LEAST, f"STARE → STARE ends at {min(held):.3f} or more on every seed; wanted: {LEAST}"
+
+    def ends_above(held, grpo):
+        least = min(a - b for a, b in zip(held, grpo, strict=True))
+        return least >= LEAST_ABOVE, f"STARE → STARE ends {least:.3f} or more above GRPO → GRPO; wanted: {LEAST_ABOVE}"
+
+    def first_counts(held, grpo):
+        least, mean = min(a - b for a, b in zip(held, grpo, strict=True)), fmean(held) - fmean(grpo)
+        said = f"STARE → GRPO ends {least:.3f} or more above GRPO → GRPO, {mean:.3f} in the mean; wanted: 0 and 0.10"
+        return least > 0 and mean >= LEAST_ABOVE_IN_MEAN, said
+
+    def second_does_not(both, held, late):
+        apart, below = abs(fmean(both) - fmean(held)), fmean(held) - fmean(late)
+        said = f"STARE → STARE is {apart:.3f} from STARE → GRPO, GRPO → STARE {below:.3f} below it"
+        said += "; wanted: at most 0.05, and 0.10"
+        return apart <= ALIKE and below >= LEAST_ABOVE_IN_MEAN, said
+
+    def how_does_not_count(held, bonus):
+        apart = abs(fmean(held) - fmean(bonus))
+        return apart <= ALIKE, f"constant bonus → GRPO and STARE → GRPO are {apart:.3f} apart; wanted: at most {ALIKE}"
+
     return [
-        (min(held) >= LEAST, f"STARE → STARE ends at {min(held):.3f} or more on every seed; wanted: {LEAST}"),
-        (
-            min(above) >= LEAST_ABOVE,
-            f"STARE → STARE ends {min(above):.3f} or more above GRPO → GRPO on every seed; wanted: {LEAST_ABOVE}",
-        ),
+        claim(("stare-stare",), ends_high),
+        claim(("stare-stare", "grpo-grpo"), ends_above),
+        claim(("stare-grpo", "grpo-grpo"), first_counts),
+        claim(("stare-stare", "stare-grpo", "grpo-stare"), second_does_not),
+        claim(("stare-grpo", "bonus-grpo"), how_does_not_count),
     ]
 
 
-def draw(arms: Arms, path: Path) -> None:
-    """Entropy and reward over both stages, the mean of the seeds in bold and each seed pale behind it."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 4), dpi=150)
-        entropy, reward = figure.subplots(1, 2)
-        drawn: set[str] = set()
-        for colour, (arm, pairs) in zip(COLOURS, arms.items(), strict=False):
-            last = max(int(first.finite(ENTROPY).steps[-1]) for first, _ in pairs)
-            before = arm.partition("-")[0]
-            for ax, tags in ((entropy, (ENTROPY,)), (reward, REWARD)):
-                if before not in drawn:  # two arms share their stage 1
-                    curves(
-                        ax, [first.finite(*tags) for first, _ in pairs], 0, GREYS[before], f"{STAGES[before]}, stage 1"
-                    )
-                curves(ax, [run.finite(*tags) for _, run in pairs], last, colour, title(arm))
-                ax.axvline(last, color="#222222", lw=1, linestyle=(0, (5, 3)))
-            drawn.add(before)
-        entropy.set(xlabel="step", ylim=(0, None), title="Entropy (nats per token)")
-        reward.set(
-            xlabel="step", ylim=(0, 1.02), title="Mean reward of a rollout; the rule changes at the dashed line"
-        )
-        reward.legend(loc="lower left", frameon=False)
+def draw(runs: Cells, path: Path) -> None:
+    """A row of panels for each rule: reward over both stages, and below entropy; a panel an arm, a line a seed."""
+    seeds = sorted({result.seed for of in runs.values() for result in of})
+    colours = {seed: COLOURS[place % len(COLOURS)] for place, seed in enumerate(seeds)}
+    with matplotlib.rc_context({**STYLE, "font.size": 8, "axes.titlesize": 8}):
+        figure = Figure(figsize=(13, 9), dpi=130)
+        grid = figure.subplots(2 * len(RULES), len(ARMS), squeeze=False)
+        for row, (rule, rule_title) in enumerate(RULES.items()):
+            for place, (arm, title) in enumerate(ARMS.items()):
+                for ax, name, top in zip(
+                    grid[2 * row : 2 * row + 2, place], ("reward", "entropy"), (1.02, None), strict=True
+                ):
+                    for result in runs[rule, arm]:
+                        draw_stages(ax, result, name, colours[result.seed])
+                    if not runs[rule, arm]:
+                        ax.text(0.5, 0.5, "no run yet", transform=ax.transAxes, ha="center", color="#777777")
+                    ax.set(ylim=(0, top), xlim=(0, None))
+                    if place == 0:
+                        ax.set_ylabel(f"{rule_title}\n{'reward' if name == 'reward' else 'entropy (nats)'}")
+                grid[0][place].set_title(title)
+        for ax in grid[-1]:
+            ax.set_xlabel("step")
+        lines = [Line2D([], [], color=colours[seed], lw=2, label=f"seed {seed}") for seed in seeds]
+        change = Line2D([], [], color="#222222", lw=1, linestyle=(0, (5, 3)), label="the rule changes")
+        figure.legend(handles=[*lines, change], loc="outside upper center", ncols=8, frameon=False)
         figure.savefig(path)
 
 
-def curves(ax, series: list[Series], after: int, colour: str, label: str) -> None:
-    smooth = [moving_mean(curve.values, 11) for curve in series]
-    for curve, values in zip(series, smooth, strict=True):
-        ax.plot(curve.steps + after, values, color=colour, lw=0.6, alpha=0.35)
-    ax.plot(series[0].steps + after, sum(smooth) / len(smooth), color=colour, lw=1.8, label=label)
+def draw_stages(ax, result: Result, curve: str, colour: str) -> None:
+    """One curve over all stages, one after the other, and a dashed line where a stage ends."""
+    after = 0.0
+    for number, stage in enumerate(result.stages):
+        if number:
+            ax.axvline(after, color="#222222", lw=1, linestyle=(0, (5, 3)))
+        ax.plot([step + after for step in stage.curves["step"]], stage.curves[curve], color=colour, lw=1.1)
+        after += float(stage.figures["steps"] or 0)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument("--first", type=Path, required=True, metavar="DIR", help="the runs of stage 1")
-    parser.add_argument("--table", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--png", type=Path, required=True, metavar="FILE")
-    args = parser.parse_args()
-
-    arms = read(args.runs, args.first)
-    text = table(arms)
-    args.table.write_text(text)
-    draw(arms, args.png)
-    print(text)
-    found = claims(arms)
-    for holds, sentence in found:
-        print("pass" if holds else "MISS", sentence)
-    return 0 if all(holds for holds, _ in found) else 1
+    return results.present(__doc__.splitlines()[0], cells, table, draw, claims)
 
 
 if __name__ == "__main__":

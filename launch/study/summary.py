@@ -21,6 +21,9 @@ from openrlhf_stare.report.figures import BAND, COLOURS, ENTROPY, REWARD, STYLE,
 from openrlhf_stare.report.page import FinalFigures, final_figures
 from openrlhf_stare.report.reading import Run, read_runs
 
+sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
+from results import report  # noqa: E402
+
 ARMS = {"grpo": "GRPO", "fixed": "STARE, fixed", "adaptive": "STARE, adaptive", "pi": "STARE, PI"}
 SOLVED = 0.9  # the mean reward at which a task counts as solved
 HELD = ("adaptive", "pi")  # the arms that are to hold the target
@@ -28,7 +31,7 @@ HELD = ("adaptive", "pi")  # the arms that are to hold the target
 
 @dataclass(frozen=True)
 class Result:
-    """One run: its logs, its figures over the second half of the steps, and what launch/addends/evaluate.py found."""
+    """One run: its logs, its figures over the second half of the steps, and what launch/study/evaluate.py found."""
 
     run: Run
     final: FinalFigures
@@ -169,10 +172,7 @@ def main() -> int:
     args.table.write_text(text)
     draw(arms, args.png)
     print(text)
-    found = claims(arms)
-    for holds, sentence in found:
-        print("pass" if holds else "MISS", sentence)
-    return 0 if all(holds for holds, _ in found) else 1
+    return report(claims(arms))
 
 
 if __name__ == "__main__":

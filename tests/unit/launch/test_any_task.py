@@ -1,10 +1,12 @@
-"""Your own task, the routes and the sorting task, and the study of them: what is right, and from runs to claims."""
+"""Your own task, the routes and the sorting task, and the study of them: what is right, from runs to lines of results,
+and from these to claims."""
 
 import importlib.util
 import json
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,7 @@ def load(path: str):
 
 
 makes, rewards = ({task: load(f"{task}/{file}") for task in TASKS} for file in ("make", "reward"))
-study = load("study/any_task")
+results, enter, study = (load(f"study/{name}") for name in ("results", "enter", "any_task"))
 
 
 # ── what is right ──
@@ -126,7 +128,6 @@ def test_the_flags_of_your_own_task_are_accepted_and_close_the_loop_without_tuni
 def test_a_copy_of_the_folder_makes_its_own_prompts(tmp_path):
     copy = tmp_path / "launch/my_task"
     copy.mkdir(parents=True)
-    (tmp_path / "launch/small_model.py").write_text((LAUNCH / "small_model.py").read_text())
     for name in ("make.py", "reward.py"):
         text = (LAUNCH / "own_task" / name).read_text()
         (copy / name).write_text(text.replace('LETTERS = "abcdefghij"', 'LETTERS = "abcdefg"'))
@@ -161,7 +162,89 @@ def write_run(folder: Path, entropy: float, reward: float, authority: float = 0.
     facts = {"is_idle": False, "needs_advantages": True, "pursues_target": True}
     settings = {"strengths": [], "sets": None, "facts": facts if target else {}, "flags": {}, "arguments": {}}
     (logs / "settings.json").write_text(json.dumps(settings))
+    (folder / "recipe").write_text(recipe(folder))
     return folder
+
+
+def recipe(folder: Path, *more: str) -> str:
+    """As the launch scripts write it."""
+    flags = (
+        "--actor.adam.lr",
+        "3e-4",
+        "--ckpt.output_dir",
+        f"{folder}/model",
+        "--reward.remote_url",
+        "/r/routes/reward.py",
+    )
+    return "\n".join(["200 steps", *flags, *more]) + "\n"
+
+
+def test_a_recipe_is_the_same_on_every_machine_and_in_every_order(tmp_path):
+    here = results.recipe_hash(recipe(Path("/here/runs/routes-stare-seed0"), "--train.colocate_all"))
+    there = recipe(Path("/there/routes-stare-seed0"), "--train.colocate_all", "--actor.adam.lr", "3e-4")
+    reordered = "200 steps\n--train.colocate_all\n" + recipe(Path("/there/routes-stare-seed0")).partition("\n")[2]
+    assert here == results.recipe_hash(there) == results.recipe_hash(reordered)
+    others = [
+        recipe(Path("/here/routes-stare-seed1"), "--train.colocate_all"),
+        recipe(Path("/here/routes-stare-seed0"), "--train.colocate_all", "--actor.adam.lr", "1e-4"),
+        recipe(Path("/here/routes-stare-seed0")),
+        recipe(Path("/here/routes-stare-seed0"), "--train.colocate_all").replace("200 steps", "100 steps"),
+        recipe(Path("/here/routes-stare-seed0"), "--train.colocate_all").replace("routes/reward", "sorting/reward"),
+    ]
+    assert len({here, *map(results.recipe_hash, others)}) == 6
+
+
+def test_a_finished_run_becomes_a_line_once_and_is_done_then(tmp_path, monkeypatch, capsys):
+    run, file = write_run(tmp_path / "routes-stare-seed3", 0.52, 0.9), tmp_path / "results/lines.jsonl"
+    (tmp_path / "routes-grpo-seed3").mkdir()  # is not complete, so it has no recipe
+    for _ in range(2):
+        monkeypatch.setattr(sys, "argv", ["enter.py", str(file), "--collect", str(tmp_path)])
+        enter.main()
+    assert (
+        capsys.readouterr().out
+        == "routes-stare-seed3: entered in lines.jsonl\nroutes-stare-seed3: is in lines.jsonl\n"
+    )
+    [line] = results.read(file)
+    assert str(tmp_path) not in file.read_text()
+    assert (line.task, line.arm, line.seed, line.figures["verdict"]) == ("routes", "stare", 3, "held")
+    assert line.machine["torch"] == version("torch") and line.machine["cpu"]
+    wanted = {"first_entropy": 1.0, "target": 0.5, "entropy": 0.52, "in_band": 1.0, "with_authority": 1.0, "steps": 40}
+    assert wanted.items() <= line.figures.items() and line.figures["effort"] == 0.5
+    curves = line.stages[0].curves
+    assert curves["step"] == list(range(1, 41)) and curves["entropy"][:2] == [1.0, 0.52]
+
+    def is_done(text: str) -> bool:
+        command = [sys.executable, LAUNCH / "study/results.py", "done", file]
+        return subprocess.run(command, input=text, text=True, timeout=60).returncode == 0
+
+    assert is_done((run / "recipe").read_text()) and not is_done(recipe(run, "--train.colocate_all"))
+
+
+def test_a_long_curve_is_thinned_to_the_means_of_equal_spans(tmp_path):
+    folder = tmp_path / "routes-grpo-seed0"
+    with SummaryWriter(str(folder / "tensorboard")) as writer:
+        for step in range(1, 201):
+            writer.add_scalar("train/entropy/mean", step / 100, step)
+            writer.add_scalar("train/rollout/reward_mean", step % 2, step)
+            if step > 100:  # a curve with other steps is left out
+                writer.add_scalar("train/entropy/authority", 1, step)
+    stage = enter.stage(folder)
+    assert stage.curves.keys() == {"step", "entropy", "reward"}
+    assert [len(curve) for curve in stage.curves.values()] == [50] * 3
+    assert stage.curves["step"][:2] == [2.5, 6.5] and stage.curves["entropy"][-1] == 1.985
+    assert set(stage.curves["reward"]) == {0.5} and stage.figures["reward_end"] == 0.5
+    # Half of the first entropy is 0.005; there is no target, no authority and no verdict.
+    assert stage.figures["target"] == 0.005 and stage.figures["in_band"] == 0
+    assert stage.figures["with_authority"] is None and stage.figures["verdict"] is None
+
+
+def test_the_bootstrap_interval_of_a_few_seeds():
+    assert results.interval([0.5]) == (0.5, 0.5) and results.with_interval([0.5]) == "0.500"
+    assert results.interval([0.0, 0.0, 3.0]) == (0.0, 3.0)  # one draw of 27 has three times 3
+    assert results.interval([0.0, 1.0, 2.0, 3.0]) == (0.5, 2.5)  # of 256 draws 6 are left out at either end
+    assert results.with_interval([0.9, 1.0, 0.8], 2) == "0.90 [0.80, 1.00]"
+    with pytest.raises(ValueError, match="7 values have too many draws"):
+        results.interval([0.0] * 7)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +277,10 @@ def test_the_claims_of_the_study(tmp_path, monkeypatch, capsys, task, stare, grp
         write_run(tmp_path / f"{task}-grpo-seed0", **{"entropy": 0.1, "reward": 0.99} | grpo, target=None),
         write_run(tmp_path / "reversal-stare-seed1", 0.5, 0.9),  # GRPO's is still missing
     ]
-    monkeypatch.setattr(sys, "argv", ["any_task.py", *map(str, runs), "--table", str(tmp_path / "table.md")])
+    file = tmp_path / "any_task.jsonl"
+    for folder in runs:
+        enter.enter(file, folder, [], None)
+    monkeypatch.setattr(sys, "argv", ["any_task.py", str(file), "--table", str(tmp_path / "table.md")])
     assert study.main() == status
     out = capsys.readouterr().out
     assert said in out
@@ -203,8 +289,21 @@ def test_the_claims_of_the_study(tmp_path, monkeypatch, capsys, task, stare, grp
 
 def test_the_script_has_the_tasks_and_nothing_of_stares_but_three_flags():
     text = (LAUNCH / "any_task_study.sh").read_text()
-    assert "--policy_loss stare --entropy.schedule pi --entropy.target 50%)" in text and "--stare." not in text
+    assert '--policy_loss "$method" --entropy.schedule pi --entropy.target 50%)' in text and "--stare." not in text
     done = subprocess.run(
         ["bash", LAUNCH / "any_task_study.sh", "nothing-stare", "0"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2 and "nothing-stare has no task in launch/nothing" in done.stderr
+
+
+def test_without_arms_named_the_script_goes_through_all_of_them(tmp_path):
+    """In a folder without the tasks, each arm is refused by its name."""
+    (tmp_path / "launch/addends").mkdir(parents=True)
+    for name in ("any_task_study.sh", "addends/job.sh"):
+        (tmp_path / "launch" / name).write_text((LAUNCH / name).read_text())
+    (tmp_path / "launch/install.sh").touch()
+    done = subprocess.run(["bash", tmp_path / "launch/any_task_study.sh"], capture_output=True, text=True, timeout=60)
+    tasks = ("addends", "reversal", "own_task", "routes", "sorting")
+    assert {line.split()[1] for line in done.stderr.splitlines() if "has no task" in line} == {
+        f"{task}-{arm}" for task in tasks for arm in ("stare", "grpo")
+    }

@@ -10,6 +10,9 @@ import pytest
 from matplotlib.image import imread
 from torch.utils.tensorboard import SummaryWriter
 
+from openrlhf_stare.quickstart import task
+from openrlhf_stare.quickstart.small_model import make_checkpoint
+
 LAUNCH = Path(__file__).parents[3] / "launch"
 STEPS, TARGET = 40, 0.4
 
@@ -23,8 +26,7 @@ def load(path: str):
     return module
 
 
-make, evaluate = load("addends/make"), load("addends/evaluate")
-make_checkpoint = sys.modules["small_model"].make_checkpoint  # which make.py uses
+evaluate = load("study/evaluate")
 summary, two_targets = load("study/summary"), load("study/two_targets")
 
 
@@ -46,27 +48,42 @@ def answers_with(*right: str) -> list[list[str]]:
     ],
 )
 def test_the_figures_of_the_answers(answers, distinct, first, any_of_32):
-    assert evaluate.measure(answers) == {"distinct_right": distinct, "pass@1": first, "pass@32": any_of_32}
+    found = evaluate.measure(task.TASK, answers)
+    assert found.pop("pass@8") == pytest.approx(any_of_8(answers))
+    assert found == {"distinct_right": distinct, "pass@1": first, "pass@32": any_of_32}
 
 
-def test_every_prompt_is_sampled_32_times_from_the_model(tmp_path):
-    make_checkpoint(make.TASK, tmp_path / "model", steps=60)  # knows the form of an answer, little of the arithmetic
-    answers = evaluate.sample_answers(tmp_path / "model", seed=0)
+def any_of_8(answers: list[list[str]]) -> float:
+    """How likely 8 of a prompt's 32 samples have a right one, drawn one after the other; the mean of the prompts."""
+    found = []
+    for of_prompt in answers:
+        wrong = sum(not task.TASK.score(answer) for answer in of_prompt)
+        none_right = 1.0
+        for drawn in range(8):
+            none_right *= max(wrong - drawn, 0) / (32 - drawn)
+        found.append(1 - none_right)
+    return sum(found) / len(found)
+
+
+def test_every_prompt_is_sampled_32_times_from_the_model(tmp_path, monkeypatch):
+    make_checkpoint(task.TASK, tmp_path / "model", steps=60)  # knows the form of an answer, little of the arithmetic
+    monkeypatch.setattr(evaluate, "BATCH", 100)  # 480 answers in five batches, of which one is smaller
+    answers = evaluate.sample_answers(task.TASK, tmp_path / "model", seed=0)
     assert [{answer[:3] for answer in of_prompt} for of_prompt in answers] == [{f"{n:02}="} for n in range(2, 17)]
     assert all(len(of_prompt) == 32 for of_prompt in answers)
     ended = [answer for of_prompt in answers for answer in of_prompt if answer.endswith("<eos>")]
     assert len(ended) > 400 and not any(answer.count("<eos>") > 1 for answer in ended)
     assert all(len(set(of_prompt)) > 3 for of_prompt in answers)  # sampled, not greedy
-    assert evaluate.sample_answers(tmp_path / "model", seed=0) == answers
-    assert evaluate.sample_answers(tmp_path / "model", seed=1) != answers
+    assert evaluate.sample_answers(task.TASK, tmp_path / "model", seed=0) == answers
+    assert evaluate.sample_answers(task.TASK, tmp_path / "model", seed=1) != answers
 
 
 def test_the_evaluation_is_written_down(tmp_path, monkeypatch):
-    make_checkpoint(make.TASK, tmp_path / "model", steps=1)
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", str(tmp_path / "model"), "-o", str(tmp_path / "found.json")])
+    make_checkpoint(task.TASK, tmp_path / "model", steps=1)
+    found = tmp_path / "found.json"
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "addends", str(tmp_path / "model"), "-o", str(found)])
     evaluate.main()
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert found.keys() == {"distinct_right", "pass@1", "pass@32"}
+    assert json.loads(found.read_text()).keys() == {"distinct_right", "pass@1", "pass@8", "pass@32"}
     assert {path.name for path in tmp_path.iterdir()} == {"model", "found.json"}
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 from torch.utils.tensorboard import SummaryWriter
+
+from openrlhf_stare.quickstart import task
+from openrlhf_stare.quickstart.reward import score
 
 LAUNCH = Path(__file__).parents[3] / "launch"
 
@@ -22,31 +26,64 @@ def load(path: str):
     return module
 
 
-make = load("addends/make")
-smallest, closest = load("second_stage/smallest"), load("second_stage/closest")
-second_stage, methods = load("study/second_stage"), load("study/methods")
+RULES = ("smallest", "closest", "largest", "even")
+smallest, closest, largest, even = (load(f"second_stage/{rule}") for rule in RULES)
+STUDIES = ("second_stage", "sequence", "methods", "one_setting")
+second_stage, sequence, methods, one_setting = (load(f"study/{name}") for name in STUDIES)
 
 
 # The rules
 
 
-@pytest.mark.parametrize("total", make.TOTALS)
+@pytest.mark.parametrize("total", task.TOTALS)
 def test_a_rule_takes_some_of_the_right_pairs(total):
     answers = [f"{total:02}={first}+{second}<eos>" for first in range(10) for second in range(10)]
-    right = [(int(a[3]), int(a[5])) for a in answers if make.score(a)]
+    right = [(int(a[3]), int(a[5])) for a in answers if score(a)]
     assert [(int(a[3]), int(a[5])) for a in answers if smallest.score(a)] == [min(right)]
     least = min(abs(first - second) for first, second in right)
     assert [(int(a[3]), int(a[5])) for a in answers if closest.score(a)] == [
         pair for pair in right if abs(pair[0] - pair[1]) == least
     ]
+    assert [(int(a[3]), int(a[5])) for a in answers if largest.score(a)] == [max(right)]
+    evens = [pair for pair in right if pair[0] in (0, 2, 4, 6, 8)]
+    assert [(int(a[3]), int(a[5])) for a in answers if even.score(a)] == evens and evens
 
 
-@pytest.mark.parametrize("rule", [smallest, closest])
+@pytest.mark.parametrize("rule", [smallest, closest, largest, even])
 def test_what_is_no_answer_gets_nothing(rule):
     for query in ("", "12=", "12=3+9", "12=6+6", "12=3+9<eos><eos>", "12=3+9<pad>", "12=3+9x<eos>", "00=0+0"):
         assert rule.score(query) == 0
-    rewards = rule.reward_func(["02=0+2<eos>", "02=1+1<eos>"], ["02=", "02="], ["02", "02"])["rewards"]
-    assert rewards.tolist() == ([1, 0] if rule is smallest else [0, 1])
+    queries = ["02=0+2<eos>", "02=1+1<eos>", "02=2+0<eos>"]
+    right = {smallest: [1, 0, 0], closest: [0, 1, 0], largest: [0, 0, 1], even: [1, 0, 1]}
+    assert rule.reward_func(queries, ["02="] * 3, ["02"] * 3)["rewards"].tolist() == right[rule]
+
+
+# The scripts
+
+
+@pytest.mark.parametrize(
+    "script, reason, arms",
+    [
+        (
+            "second_stage.sh",
+            "no rule",
+            {f"{rule}-{arm}" for rule in ("smallest", "closest") for arm in second_stage.ARMS},
+        ),
+        ("one_setting_study.sh", "no task", {f"addends-bonus_{constant}" for constant in one_setting.CONSTANTS}),
+    ],
+)
+def test_a_script_goes_through_all_of_its_arms(tmp_path, script, reason, arms):
+    """In a folder without rules and tasks, each arm is refused by its name, once for each seed."""
+    (tmp_path / "launch/addends").mkdir(parents=True)
+    for name in (script, "any_task_study.sh", "addends/job.sh"):
+        (tmp_path / "launch" / name).write_text((LAUNCH / name).read_text())
+    (tmp_path / "launch/install.sh").touch()
+    part = ["choice"] if script == "one_setting_study.sh" else []
+    command = ["bash", tmp_path / "launch" / script, *part]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    refused = [text.split()[1] for text in done.stderr.splitlines() if f"has {reason}" in text]
+    assert set(refused) == arms and len(refused) == len(arms) * (3 if script == "second_stage.sh" else 2)
+    assert done.returncode != 0
 
 
 # The results
@@ -55,7 +92,7 @@ def test_what_is_no_answer_gets_nothing(rule):
 def write_run(folder: Path, entropy: list[float], reward: list[float], seconds: float = 1.0) -> Path:
     writer = SummaryWriter(str(folder / "tensorboard" / folder.name))
     for step, (h, r) in enumerate(zip(entropy, reward, strict=True), start=1):
-        writer.add_scalar(f"train/{second_stage.ENTROPY}", h, step)
+        writer.add_scalar("train/entropy/mean", h, step)
         writer.add_scalar("train/rollout/reward_mean", r, step)
         writer.add_scalar("train/timing/step_total", seconds, step)
     writer.close()
@@ -77,39 +114,99 @@ def cells(tmp_path: Path) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows}
 
 
+def line(task: str, arm: str, seed: int, ends: list[float], entropy: float = 0.1) -> str:
+    """A line of results with a stage for each of the rewards at the end."""
+    stages = []
+    for place, end in enumerate(ends):
+        figures = {"steps": 60, "reward_end": end, "entropy_end": entropy, "steps_to_solve": 30 if end > 0.9 else None}
+        # No seed's curve lies upon another's.
+        curves = {"step": [15.5, 45.5], "reward": [seed / 10, end], "entropy": [entropy, seed / 10]}
+        stages.append({"name": f"stage{place}", "figures": figures, "curves": curves})
+    recipe = f"{task}-{arm}-{seed}"
+    return json.dumps({"recipe": recipe, "task": task, "arm": arm, "seed": seed, "stages": stages, "machine": {}})
+
+
+def judged(module, monkeypatch, capsys, tmp_path: Path, lines: list[str]) -> tuple[int, list[str]]:
+    """Exit status and the claims that were printed, of results with these lines."""
+    file = tmp_path / "results.jsonl"
+    file.write_text("".join(text + "\n" for text in lines))
+    outputs = ["--table", tmp_path / "table.md", "--png", tmp_path / "figure.png"]
+    monkeypatch.setattr(sys, "argv", ["study.py", *map(str, [file, *outputs])])
+    status, out = module.main(), capsys.readouterr().out
+    assert (tmp_path / "table.md").read_text() in out
+    return status, [text for text in out.splitlines() if text.startswith(("pass", "MISS", "open"))]
+
+
+def is_drawn(tmp_path: Path, count: int) -> bool:
+    """Whether so many seeds are in the figure, each in a colour of its own."""
+    drawn = (255 * imread(tmp_path / "figure.png")[..., :3]).round().astype(int)
+    wanted = [[int(colour[place : place + 2], 16) for place in (1, 3, 5)] for colour in second_stage.COLOURS[:count]]
+    return all((np.abs(drawn - colour).max(-1) <= 3).sum() > 100 for colour in wanted)
+
+
+ENDS = {"grpo-grpo": 0.7, "stare-grpo": 0.96, "grpo-stare": 0.75, "stare-stare": 0.97, "bonus-grpo": 0.95}
+
+
 @pytest.mark.parametrize(
-    "end, status, missed",
+    "changed, verdicts",
     [
-        (0.97, 0, []),
-        (0.94, 1, ["STARE → STARE ends at 0.940 or more on every seed; wanted: 0.95"]),
-        (0.83, 1, ["STARE → STARE ends at 0.830", "STARE → STARE ends 0.130 or more above GRPO → GRPO"]),
+        ({}, "pass pass pass pass pass"),
+        ({("stare-stare", 5): 0.94}, "MISS pass pass pass pass"),
+        ({("stare-stare", 5): 0.78}, "MISS MISS pass MISS pass"),
+        ({("stare-grpo", 4): 0.69}, "pass pass MISS MISS MISS"),
+        ({("grpo-stare", 3): 0.99, ("grpo-stare", 4): 0.99}, "pass pass pass MISS pass"),
+        ({("bonus-grpo", 3): 0.7}, "pass pass pass pass MISS"),
+        ({("grpo-grpo", seed): 0.90 for seed in (3, 4, 5)}, "pass MISS MISS pass pass"),
+        ({("bonus-grpo", 3): None}, "pass pass pass pass open"),
     ],
 )
-def test_the_second_stage(tmp_path, monkeypatch, capsys, end, status, missed):
-    first = tmp_path / "first"
-    for arm, h in (("grpo", 0.02), ("pi", 0.4)):
-        for seed in range(2):
-            write_run(first / f"{arm}-seed{seed}", [h] * 30, [0.9] * 30)
-    runs = []
-    for arm, reward in (("grpo-grpo", 0.7), ("pi-grpo", 0.85), ("grpo-pi", 0.75), ("pi-pi", 0.99)):
-        for seed in range(2):
-            last = end if (arm, seed) == ("pi-pi", 1) else reward
-            rewards = [0.1] * 30 + [last] * 30
-            runs.append(write_run(tmp_path / f"{arm}-seed{seed}", [0.1] * 60, rewards))
-    found_status, out = run(second_stage, monkeypatch, capsys, tmp_path, runs, "--first", first)
-    assert found_status == status
-    misses = [line.removeprefix("MISS ") for line in out.splitlines() if line.startswith("MISS")]
-    assert len(misses) == len(missed)
-    assert all(line.startswith(sentence) for line, sentence in zip(misses, missed, strict=True))
-    rows = cells(tmp_path)
-    assert list(rows) == ["GRPO → GRPO", "STARE → GRPO", "GRPO → STARE", "STARE → STARE"]
-    assert rows["GRPO → GRPO"] == ["0.700 ± 0.000", "0.700, 0.700", "never, never", "0.020 ± 0.000"]
-    assert rows["STARE → GRPO"][3] == "0.400 ± 0.000"
-    assert rows["STARE → STARE"][1] == f"0.990, {end:.3f}"
-    drawn = (255 * imread(tmp_path / "figure.png")[..., :3]).round().astype(int)
-    for colour in second_stage.COLOURS[:4]:
-        wanted = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
-        assert (np.abs(drawn - wanted).max(-1) <= 3).sum() > 100, colour
+def test_the_claims_of_the_second_stage(tmp_path, monkeypatch, capsys, changed, verdicts):
+    ends = {("smallest", arm, seed): end for arm, end in ENDS.items() for seed in (3, 4, 5)}
+    ends |= {("smallest", *key): end for key, end in changed.items()}
+    lines = [line(*key, [0.9, end]) for key, end in ends.items() if end is not None]
+    status, claims = judged(second_stage, monkeypatch, capsys, tmp_path, lines)
+    found = [claim[:4] for claim in claims]
+    assert found[:5] == verdicts.split() and status == ("MISS" in found)
+    assert found[5:] == ["open"] * 5  # the other rule
+    assert is_drawn(tmp_path, 3)
+
+
+def test_the_table_of_the_second_stage(tmp_path, monkeypatch, capsys):
+    ends = zip((3, 4, 5), (0.5, 0.6, 0.97), strict=True)
+    lines = [line("closest", "stare-grpo", seed, [0.9, end], entropy=0.4) for seed, end in ends]
+    judged(second_stage, monkeypatch, capsys, tmp_path, lines)
+    assert (tmp_path / "table.md").read_text().splitlines()[2:] == [
+        "| closest addends | STARE → GRPO | 0.690 [0.500, 0.970] | 3: 0.500, 4: 0.600, 5: 0.970 | never, never, 30 "
+        "| 0.400 [0.400, 0.400] |"
+    ]
+
+
+LATER = {
+    "grpo": [0.99, 0.6, 0.6, 0.5, 0.6],
+    "bonus": [0.95, 0.9, 0.9, 0.85, 0.8],
+    "stare": [0.95, 0.9, 0.9, 0.9, 0.85],
+    "stare+entropy_bonus": [0.95, 0.9, 0.9, 0.9, 0.9],
+}
+
+
+@pytest.mark.parametrize(
+    "changed, verdicts",
+    [
+        ({}, "pass pass pass pass pass"),
+        ({"grpo": [0.99, 0.8, 0.8, 0.8, 0.8]}, "MISS pass pass pass pass"),
+        ({"stare": [0.79, 0.9, 0.9, 0.9, 0.9]}, "pass MISS pass pass pass"),
+        ({"stare": [0.95, 0.95, 0.9, 0.9, 0.84]}, "pass pass MISS pass pass"),
+        ({"bonus": [0.9, 0.95, 0.95, 0.95, 0.95]}, "pass pass pass MISS pass"),
+        ({"stare+entropy_bonus": [0.95, 0.8, 0.8, 0.8, 0.8]}, "pass pass pass pass MISS"),
+        ({"bonus": None}, "pass pass pass open pass"),
+    ],
+)
+def test_the_claims_of_the_sequence(tmp_path, monkeypatch, capsys, changed, verdicts):
+    ways = {way: ends for way, ends in (LATER | changed).items() if ends}
+    lines = [line("even", way, seed, ends) for way, ends in ways.items() for seed in (6, 7, 8)]
+    status, claims = judged(sequence, monkeypatch, capsys, tmp_path, lines)
+    assert [claim[:4] for claim in claims] == verdicts.split() and status == ("MISS" in verdicts)
+    assert len(cells(tmp_path)) == len(ways) and is_drawn(tmp_path, 3)
 
 
 def test_the_methods_side_by_side(tmp_path, monkeypatch, capsys):

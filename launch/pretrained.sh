@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Trains a pretrained language model on a task, with or without GPUs, and without a Hub: launch/pretrained.sh [flags]
+# The flags are those of train_ray; they come after the defaults, so they win. launch/pretrained.sh --policy_loss openrlhf
+# shows what happens without STARE.
+# TASK=chain_sum, countdown or sentences, or any task of reasoning-gym with a colon and its settings behind it. STEPS=30 are
+# the training steps. MODEL=… is an instruction-tuned model of your own, a folder or a name on the Hub. RUN=… is the run's
+# folder. Started again after an interruption, the same command goes on from the run's newest checkpoint.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+source launch/addends/job.sh
+source launch/pretrained/job.sh
+
+task=${TASK:-chain_sum} steps=${STEPS:-30}
+positive STEPS "$steps"
+look_at "$task"
+home=$PWD/runs/pretrained
+flags=$(tr -cs 'A-Za-z0-9._' '-' <<<"${*:-stare}")
+name=$(tr -cs 'A-Za-z0-9._' '-' <<<"$task")$steps-${flags#-}
+name=${name:0:80}
+run=${RUN:-$home/${name%-}}
+
+# What the task lacks is told before gigabytes are fetched.
+[[ -z $gym || -x $python ]] || "${PYTHON:-python3}" launch/pretrained/install_tasks.py --check
+bash launch/install.sh
+gpus=$(visible_gpus)
+if ((gpus == 0)); then export OPENRLHF_STARE_CPU=1; fi
+[[ -z $gym ]] || "$python" launch/pretrained/install_tasks.py
+mkdir -p "$run"
+
+say "model and prompts"
+[[ -z ${MODEL:-} ]] || unset HF_HUB_OFFLINE
+model=$("$python" launch/pretrained/model.py "$home" ${MODEL:+--model "$MODEL"})
+# A run that goes on has its own prompts, in their order.
+[[ -f $run/prompts/eval.jsonl ]] || make_prompts "$run/prompts" $((steps * prompts_per_step)) 0
+
+pretrained_job "$model" "$run/prompts/train.jsonl" "$run"
+job+=(--entropy.target 50%) # of what the policy starts with
+case $gpus in
+0) machine="the CPU" ;;
+1) # actor and engine take turns on it
+    machine="one GPU"
+    job+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization 0.4)
+    ;;
+*) machine="two GPUs" ;;
+esac
+if [[ " $* " != *" --policy_loss"* ]]; then job+=(--policy_loss stare --entropy.schedule pi); fi
+
+if [[ -f $run/answers.json ]]; then
+    say "${run#"$PWD/"} is complete: these are its results; RUN=FOLDER trains in another folder"
+else
+    say "$steps steps on $machine, in ${run#"$PWD/"}"
+    "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@"
+    [[ -d $run/model ]] || exit 0 # --help, say
+    say "ten answers, and sixteen to each held-out prompt"
+    "$python" launch/pretrained/answers.py "$run/model" "$run/prompts/eval.jsonl" "$reward" \
+        --tokens "$max_new_tokens" -o "$run/answers.json"
+fi
+
+say "done:"
+"$python" -m openrlhf_stare.quickstart.table "$run/tensorboard"
+"$python" launch/pretrained/answers.py --show "$run/answers.json"
+"$python" -m openrlhf_stare.report "$run" -o "$run/report.html"
+folder=${run#"$PWD/"}
+say "report: $folder/report.html; trained model: $folder/model"
+say "checkpoints, of no more use: $folder/checkpoints/_actor"

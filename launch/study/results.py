@@ -1,0 +1,165 @@
+"""The results of a study, kept in the repository: docs/results/NAME.jsonl, a line of JSON for each finished run.
+
+    python launch/study/results.py done FILE < RECIPE     ends with status 0 if FILE has a line of this recipe, else 1
+
+runs/ is not in git, and a machine may be gone tomorrow. So a study goes on from its file, on any machine: a run whose
+line is there is done, and tables and figures are made from the lines alone. launch/study/enter.py writes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import itertools
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+RECIPE_HASH = 12  # letters
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One training: its name, its figures as launch/study/enter.py computes them, and its curves, thinned.
+
+    `curves["step"]` are the middles of equal spans of steps, the other curves the means over these spans.
+    """
+
+    name: str
+    figures: dict[str, float | str | None]
+    curves: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A line: what was trained, by a recipe's hash, the arm and the seed of a study, stage after stage, on what."""
+
+    recipe: str
+    task: str
+    arm: str
+    seed: int
+    stages: list[Stage]
+    machine: dict[str, str]
+
+    @property
+    def figures(self) -> dict[str, float | str | None]:
+        """Those of the last stage."""
+        return self.stages[-1].figures
+
+    def number(self, figure: str) -> float:
+        value = self.figures[figure]
+        assert isinstance(value, (int, float)), f"{self.stages[-1].name} has no number {figure}"
+        return float(value)
+
+
+def recipe_hash(recipe: str) -> str:
+    """The hash of a run's recipe as the launch scripts write it: a line for each word, `200 steps` first, then flags.
+
+    The same on every machine, and for the same flags in another order: of a flag given twice the last counts, and of a
+    path its last two parts, such as routes/reward.py.
+    """
+    first, *words = recipe.strip().splitlines()
+    flags: dict[str, list[str]] = {"steps": [first]}
+    flag = "steps"
+    for word in words:
+        if word.startswith("--"):
+            flag, flags[word] = word, []
+        else:
+            flags[flag].append("/".join(word.split("/")[-2:]))
+    return hashlib.sha256(json.dumps(flags, sort_keys=True).encode()).hexdigest()[:RECIPE_HASH]
+
+
+def read(file: Path) -> list[Result]:
+    """The results in their order; none where there is no file yet."""
+    if not file.exists():
+        return []
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [Result(**{**line, "stages": [Stage(**stage) for stage in line["stages"]]}) for line in lines]
+
+
+def is_done(file: Path, recipe: str) -> bool:
+    return any(result.recipe == recipe for result in read(file))
+
+
+def enter(file: Path, result: Result) -> bool:
+    """Adds a line unless one of the same recipe is there, which counts; says whether it did."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lines:
+        fcntl.flock(lines, fcntl.LOCK_EX)  # runs beside each other enter their lines in the same file
+        if is_done(file, result.recipe):
+            return False
+        lines.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
+    return True
+
+
+def interval(values: list[float], share: float = 0.95) -> tuple[float, float]:
+    """The bootstrap interval of the mean of a few seeds: the means of all ways to draw as many with replacement.
+
+    Three seeds give 27 draws, so the interval then reaches from the lowest seed to the highest or almost so.
+
+    Raises:
+        ValueError: more than six values, which would be more than 50,000 draws.
+    """
+    if len(values) > 6:
+        raise ValueError(f"{len(values)} values have too many draws: give 6 or fewer")
+    means = sorted(map(fmean, itertools.product(values, repeat=len(values))))
+    outside = int((1 - share) / 2 * len(means))
+    return means[outside], means[-1 - outside]
+
+
+def with_interval(values: list[float], digits: int = 3) -> str:
+    """Such as `0.950 [0.937, 0.993]`: mean and interval; of a single value no interval."""
+    low, high = interval(values)
+    between = f" [{low:.{digits}f}, {high:.{digits}f}]" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{between}"
+
+
+def markdown(rows: list[tuple[str, ...]]) -> str:
+    """A table; the first row is its head."""
+    head, *others = rows
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ("---",) * len(head), *others))
+
+
+def report(claims: list[tuple[bool | None, str]]) -> int:
+    """Prints each claim: held, not held, or open where its runs are missing. Returns 1 if one is not held or there is
+    none, else 0."""
+    if not claims:
+        print("open: no claim can be judged by these runs")
+        return 1
+    for holds, sentence in claims:
+        print({True: "pass", False: "MISS", None: "open"}[holds], sentence)
+    return int(any(holds is False for holds, _ in claims))
+
+
+def present(
+    description: str,
+    arrange: Callable[[list[Result]], Any],
+    table: Callable[[Any], str],
+    draw: Callable[[Any, Path], None],
+    claims: Callable[[Any], list[tuple[bool | None, str]]],
+) -> int:
+    """The command of a study that is judged by its file of results: writes its table and its figure, and prints table
+    and claims. Returns `report`'s status."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--table", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--png", type=Path, required=True, metavar="FILE")
+    args = parser.parse_args()
+
+    arranged = arrange(read(args.results))
+    text = table(arranged)
+    args.table.write_text(text)
+    draw(arranged, args.png)
+    print(text)
+    return report(claims(arranged))
+
+
+if __name__ == "__main__":
+    _, command, name = sys.argv
+    assert command == "done", f"{command} is not done"
+    sys.exit(0 if is_done(Path(name), recipe_hash(sys.stdin.read())) else 1)

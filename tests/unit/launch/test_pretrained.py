@@ -1,0 +1,349 @@
+"""launch/pretrained.sh and its study: the model, tasks, sentences and answers, and from runs to claims."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from flag_parser import parse
+from torch.utils.tensorboard import SummaryWriter
+from transformers import LlamaConfig, Qwen2Tokenizer
+
+from openrlhf_stare.driver import checks
+from openrlhf_stare.quickstart import small_model as small
+
+ROOT = Path(__file__).parents[3]
+LAUNCH = ROOT / "launch"
+
+
+def load(path: str):
+    """The launch/ folder is not a package, so its files are loaded by their path."""
+    spec = importlib.util.spec_from_file_location(path.replace("/", "_"), LAUNCH / f"{path}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+model = load("pretrained/model")
+install_tasks = load("pretrained/install_tasks")
+answers = load("pretrained/answers")
+warm_up = load("pretrained/warm_up")
+make, sentences, the_other_way = load("sentences/make"), load("sentences/reward"), load("sentences/reversed")
+study = load("study/pretrained")
+
+
+# ── the model ──
+
+
+def test_weights_that_are_not_the_known_ones_are_refused(tmp_path):
+    file = tmp_path / "weights.gguf"
+    file.write_bytes(b"weights")
+    digest = "9b5ec6ea25caee60c4d3c1da4c52bc6a5b0eb81ab1e0a3b8d4ad4bc1c5ef7ff1"
+    with pytest.raises(model.ModelError, match=f"{file} has the SHA-256 [0-9a-f]{{64}} and not {digest}: delete it"):
+        model.check_hash(file, digest)
+    known = subprocess.run(["sha256sum", file], capture_output=True, text=True, check=True).stdout.split()[0]
+    model.check_hash(file, known)
+
+
+def test_weights_that_were_changed_are_not_converted(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "packages" / model.WEIGHTS
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"changed")
+    monkeypatch.setattr(sys, "argv", ["model.py", str(tmp_path)])
+    assert model.main() == 2
+    assert f"model: {file} has the SHA-256" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["packages"]
+
+
+def make_tokenizer() -> Qwen2Tokenizer:
+    words = [model.PAD, "<|im_start|>", model.END, *"abcdefghijklmnopqrstuvwxyz"]
+    return Qwen2Tokenizer(
+        vocab={word: place for place, word in enumerate(words)},
+        merges=[],
+        eos_token="<|im_start|>",
+        bos_token="<|im_start|>",
+        pad_token=model.END,
+        unk_token=model.PAD,
+        additional_special_tokens=["<|im_start|>", model.END],
+    )
+
+
+def test_the_end_token_is_set_where_the_file_names_another():
+    tokenizer, config = make_tokenizer(), LlamaConfig()
+    model.set_special_tokens(tokenizer, config)
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id) == (2, 0, None)
+    assert (config.eos_token_id, config.pad_token_id, config.bos_token_id) == (2, 0, None)
+
+
+def test_a_model_that_cannot_be_trained_as_it_is_is_refused(tiny_task, tmp_path):
+    from transformers import AutoTokenizer
+
+    assert "has no chat template" in model.problem(tiny_task["MODEL"])
+    assert "cannot be loaded" in model.problem(str(tmp_path / "nothing"))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_task["MODEL"])
+    tokenizer.chat_template = "12="
+    folder = tmp_path / "model"
+    small.save(small.make_model(tokenizer, seed=0), folder)
+    tokenizer.save_pretrained(folder)
+    assert model.problem(str(folder)) is None
+    # Its weights are random, and its end is not <|im_end|>.
+    with pytest.raises(model.ModelError, match="does not end its answer to 'What is the capital of France"):
+        model.answer(folder)
+
+
+# ── the tasks ──
+
+
+def test_what_reasoning_gym_lacks_is_told_before_anything_is_fetched(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    monkeypatch.setattr(install_tasks, "install", lambda: pytest.fail("something was fetched"))
+    monkeypatch.setattr(sys, "argv", ["install_tasks.py"])
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert install_tasks.main() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("install_tasks: no C compiler found, which pycosat,") and said.count("\n") == 1
+    compiler = tmp_path / "gcc"
+    compiler.touch(mode=0o755)
+    monkeypatch.setattr(install_tasks.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert install_tasks.main() == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"install_tasks: {tmp_path}/Python.h is not there") and "python3-dev" in said
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(sys, "argv", ["install_tasks.py", "--check"])
+    assert install_tasks.main() == 0
+
+
+def flags_of(task: str) -> list[str]:
+    script = f"""python=python script=pretrained; say() {{ echo "$*"; }}; source launch/pretrained/job.sh
+look_at {task}; pretrained_job /m /p.jsonl /r; printf '%s\\n' "${{job[@]}}" """
+    return subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+
+
+@pytest.mark.parametrize("task", ["chain_sum", "countdown", "sentences", "letter_counting:max_words=3"])
+def test_the_flags_of_a_task_are_accepted_with_the_relative_target(task):
+    args = parse(*flags_of(task), "--policy_loss", "stare", "--entropy.schedule", "pi", "--entropy.target", "50%")
+    assert checks.check(args) == []
+    assert Path(args.reward.remote_url).is_file() and args.data.max_len > args.rollout.max_new_tokens
+    assert args.ckpt.load_enable and args.ckpt.max_num == 2 and args.ckpt.save_steps > 0
+    assert args.rollout.min_new_tokens == 0 and args.data.apply_chat_template
+
+
+def test_a_task_that_is_none_is_refused_in_a_sentence():
+    done = subprocess.run(
+        ["bash", LAUNCH / "pretrained.sh"],
+        env={"PATH": "/usr/bin:/bin", "TASK": "sums"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "TASK=sums is neither chain_sum, countdown nor sentences" in done.stderr
+
+
+# ── the sentences ──
+
+
+@pytest.mark.parametrize(
+    "answer, broken",
+    [
+        ("The dog swam across the river.", ""),
+        ("The dog paddled across the cold river.", ""),
+        ("My old dog loves the river.", ""),
+        ("The dog ran, and it fell into the river.", ""),
+        ("Near the river we found a dog.", ""),
+        ("", "form, length, first word, second word, words"),
+        ("the dog swam across the river.", "form"),
+        ("The dog swam across the river", "form"),
+        ('"The dog swam across the river."', "form"),
+        ("Here it is: The dog swam across a river.", "form"),
+        ("I saw a dog near the river. It ran.", "form"),
+        ("The dog swam across the river.\nIt ran.", "form"),
+        ("A dog is river.", "length"),
+        ("The old dog was on the way to a river with my boys.", "length"),
+        ("The dogs swam across the river.", "first word"),
+        ("The dog swam across the riverbank.", "second word"),
+        ("The dog dog swam in the river.", "words"),
+        ("The dog and river and it is.", "words"),
+        ("The the dog swam in a river.", "words"),
+        ("The dog the river a tree.", "words"),  # no verb
+        ("Dog river is cat tree house.", "words"),  # no little word
+        ("The dog swam xqz the river.", "words"),
+        ("The dog swam b the river.", "words"),
+        ("Dog river.", "length, words"),
+    ],
+)
+def test_which_sentences_are_right(answer, broken):
+    found = sentences.rules(answer, ("dog", "river"))
+    assert ", ".join(rule for rule, kept in found.items() if not kept) == broken
+    prompt = "<|im_start|>user\nWrite.<|im_end|>\n<|im_start|>assistant\n"
+    given = sentences.reward_func([f"{prompt}{answer}<|im_end|>"], [prompt], ["dog river"])
+    wanted = 0.1 * (4 - broken.count(",")) if broken else 1.0
+    assert given["rewards"].tolist() == given["scores"].tolist() == pytest.approx([wanted])
+    assert given["extra_logs"]["right"].tolist() == [float(not broken)]
+
+
+def test_the_other_rule_wants_the_words_the_other_way_round():
+    prompt = "<|im_start|>assistant\n"
+    queries = [
+        f"{prompt}{text}<|im_end|>"
+        for text in ("The dog swam across the river.", "The river scared my dog.", "It is a river.")
+    ]
+    rewards = the_other_way.reward_func(queries, [prompt] * 3, ["dog river"] * 3)["rewards"].tolist()
+    assert rewards == pytest.approx([0.5, 1, 0.3])
+    rewards = the_other_way.reward_func(queries, [prompt] * 3, ["river dog"] * 3)["rewards"].tolist()
+    assert rewards == pytest.approx([1, 0.5, 0.3])
+
+
+def test_the_prompts_of_the_sentences_are_different_and_held_out_ones_are_apart(tmp_path, monkeypatch, capsys):
+    assert len(set(make.NOUNS)) == len(make.NOUNS) > 200
+    monkeypatch.setattr(sys, "argv", ["make.py", str(tmp_path), "--prompts", "300", "--held-out", "40", "--seed", "1"])
+    assert make.main() == 0
+    rows = {
+        name: list(map(json.loads, (tmp_path / f"{name}.jsonl").read_text().splitlines()))
+        for name in ("train", "eval")
+    }
+    assert (len(rows["train"]), len(rows["eval"])) == (300, 40)
+    pairs = {frozenset(row["label"].split()) for row in rows["train"] + rows["eval"]}
+    assert len(pairs) == 340 and all(len(pair) == 2 for pair in pairs)
+    for row in rows["train"]:
+        assert all(f'"{word}"' in row["input"] for word in row["label"].split())
+    assert make.make_prompts(20, 1) == make.make_prompts(20, 1) != make.make_prompts(20, 2)
+    monkeypatch.setattr(sys, "argv", ["make.py", str(tmp_path), "--prompts", "1000000"])
+    assert make.main() == 2 and "1000032 prompts are more than the" in capsys.readouterr().err
+
+
+# ── the answers and the warm-up ──
+
+
+@pytest.fixture
+def one_thread():
+    """On a busy machine small products wait for the second one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_diversity_is_counted_by_prompt():
+    found = answers.measure([["a", "a", "b", "c"], ["a", "a", "a", "a"]], [[1, 1, 1, 0.1], [0, 0, 0, 0]])
+    assert found == pytest.approx({"reward": 3.1 / 8, "right": 3 / 8, "distinct": 2.0, "distinct_right": 1.0})
+
+
+def test_ten_answers_are_shown_one_to_a_prompt_first():
+    rows = [
+        {"place": place, "question": f"question {number}", "answer": f"answer {number}.{place}", "reward": 1.0}
+        for number in range(6)
+        for place in range(2)
+    ]
+    record = {"prompts": 6, "samples": 16, "right": 0.5, "distinct": 3.0, "distinct_right": 2.5, "answers": rows}
+    text = answers.show(record)
+    assert text.startswith("16 answers to each of 6 held-out prompts: 50 % right, 3.0 different ones a prompt, 2.5 ")
+    assert text.count("question") == 10 and "answer 5.0" in text and "answer 3.1" in text and "answer 4.1" not in text
+
+
+def test_the_warm_up_teaches_the_answers_and_their_end(one_thread):
+    tokenizer = small.make_tokenizer([small.PAD, small.END, small.START, small.UNKNOWN, *"+=0123456789"])
+    tokenizer.chat_template = "{{ messages[0]['content'] }}="
+    policy = small.make_model(tokenizer, seed=0)
+    rows = [{"input": f"{n}+1", "label": json.dumps({"answer": str(n + 1)})} for n in range(1, 9)]
+    sequences, labels = warm_up.batch(tokenizer, rows[:2])
+    assert sequences.shape == labels.shape == (2, 6) and labels[0, :4].tolist() == [-100] * 4
+    assert labels[0, 4:].tolist() == [tokenizer.convert_tokens_to_ids("2"), tokenizer.eos_token_id]
+    losses = warm_up.train(policy, tokenizer, rows, steps=40, size=8, learning_rate=3e-3, seed=0)
+    assert losses[0] > 2 and losses[-1] < 0.5
+
+
+# ── the study ──
+
+
+def write_run(folder: Path, entropy: float, reward: float, distinct_right: float, target: float | None = None) -> Path:
+    logs = folder / "tensorboard" / folder.name
+    with SummaryWriter(str(logs)) as writer:
+        for step in range(1, 31):
+            figures = {"entropy/mean": 1.0 if step == 1 else entropy, "entropy/authority": 0.8}
+            figures["rollout/reward_mean"] = reward
+            if target:
+                figures |= {"entropy/target": target, "entropy/gate_on": 1.0, "entropy/effort": 0.5}
+            for name, value in figures.items():
+                writer.add_scalar(f"train/{name}", value, step)
+    facts = {"is_idle": False, "needs_advantages": True, "pursues_target": True}
+    settings = {"strengths": [], "sets": None, "facts": facts if target else {}, "flags": {}, "arguments": {}}
+    (logs / "settings.json").write_text(json.dumps(settings))
+    (folder / "answers.json").write_text(json.dumps({"right": 0.5, "distinct_right": distinct_right}))
+    return folder
+
+
+# The arm that costs little: its entropy, target, reward and different right answers, by task.
+GOOD = {"chain_sum": (0.2, 0.88), "countdown": (0.2, 0.78), "sentences": (0.2, 0.7)}
+
+
+@pytest.mark.parametrize(
+    "change, status, said",
+    [
+        (
+            {},
+            0,
+            ["pass to recommend: STARE, 20 %", "pass again, STARE, 20 %, seed 0: reward 0.600 under the other rule"],
+        ),
+        (
+            {"chain_sum-stare20": {"reward": 0.7}},
+            1,
+            ["MISS lost of GRPO's reward at most: STARE, 50 % 0.300, STARE, 20 % 0.200; wanted: one of at most 0.05"],
+        ),
+        (
+            {f"{task}-stare50": {"reward": reward} for task, (_, reward) in GOOD.items()},
+            1,
+            ["pass to recommend: STARE, 50 %", "MISS countdown, STARE, 50 %, seed 0: 5.5 different right answers"],
+        ),
+        (
+            {"sentences-stare20": {"entropy": 0.1}},
+            1,
+            ["MISS sentences, STARE, 20 %, seed 0: 0 % of the steps are in band"],
+        ),
+        (
+            {"sentences-stare20": {"distinct_right": 5}},
+            1,
+            ["5.0 different right answers; wanted: 1.25 times GRPO's 5.0"],
+        ),
+        ({"again-stare20": {"reward": 0.31}}, 1, ["MISS again, STARE, 20 %, seed 0: reward 0.310"]),
+    ],
+)
+def test_the_claims_of_the_study(tmp_path, monkeypatch, capsys, change, status, said):
+    runs = []
+    for task, (target, reward) in GOOD.items():
+        for arm, figures in {
+            "grpo": {"entropy": 0.05, "reward": reward + 0.02, "distinct_right": 5.0},
+            "stare20": {"entropy": target, "reward": reward, "distinct_right": 9.0, "target": target},
+            "stare50": {"entropy": 0.5, "reward": 0.6, "distinct_right": 5.5, "target": 0.5},
+        }.items():
+            runs.append(write_run(tmp_path / f"{task}-{arm}-seed0", **figures | change.get(f"{task}-{arm}", {})))
+    for arm, reward in (("grpo", 0.3), ("stare20", 0.6)):
+        figures = {"entropy": 0.1, "reward": reward, "distinct_right": 3.0} | change.get(f"again-{arm}", {})
+        runs.append(write_run(tmp_path / f"again-{arm}-seed0", **figures))
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", *map(str, runs), "--table", str(tmp_path / "table.md")])
+    assert study.main() == status
+    out = capsys.readouterr().out
+    assert all(sentence in out for sentence in said), out
+    table = (tmp_path / "table.md").read_text()
+    assert table.count("\n") == 2 + len(runs) and "| sentences, 0 | GRPO | 1.00 | 0.05 | – | 0.80 |" in table
+
+
+def test_the_learning_rate_with_the_higher_reward_is_chosen(tmp_path, monkeypatch, capsys):
+    runs = [
+        write_run(tmp_path / f"chain_sum-lr{rate}-seed90", 0.1, reward, 1)
+        for rate, reward in (("1e-5", 0.6), ("2e-5", 0.5))
+    ]
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", "--choose", *map(str, runs)])
+    assert study.main() == 0 and capsys.readouterr().out == "1e-5\n"
+
+
+def test_an_arm_of_the_study_that_is_none_is_refused():
+    done = subprocess.run(
+        ["bash", LAUNCH / "pretrained_study.sh", "sentences-grpo"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2 and "give no arguments, or an arm and a seed" in done.stderr
