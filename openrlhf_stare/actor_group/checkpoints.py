@@ -81,7 +81,7 @@ def finish(checkpoint: Path, sizes: dict[str, int | None]) -> None:
         OSError: a file was cut short on its way to the disk.
     """
     if broken := [name for name, size in sizes.items() if size is None]:
-        raise OSError(f"Checkpoint {checkpoint} is not whole on the disk: {', '.join(broken)} was cut short")
+        raise OSError(f"Checkpoint {checkpoint} is incomplete on the disk: {', '.join(broken)} was cut short")
     contents = {"time": time.time(), "files": sizes}
     draft = checkpoint / f"{MANIFEST}.draft"
     draft.write_text(json.dumps(contents | {"crc32": _crc32(contents)}, indent=1))

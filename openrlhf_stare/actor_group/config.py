@@ -9,6 +9,4 @@ from openrlhf_stare.options import Options, option
 
 @dataclass(frozen=True)
 class ActorConfig(Options):
-    fused_head: bool = option(
-        False, "log-probs and entropies without logits, which are as large as tokens times vocabulary"
-    )
+    fused_head: bool = option(False, "compute log-probs and entropies without the logits (tokens times vocabulary)")

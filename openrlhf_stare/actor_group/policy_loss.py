@@ -39,7 +39,7 @@ def own_file_is_told() -> Iterator[None]:
         last = frames[-1]
         raise MethodFailed(
             f"--policy_loss {last.filename} failed in line {last.lineno}, in {last.name} "
-            f"({type(error).__name__}: {error}): mend it"
+            f"({type(error).__name__}: {error}): fix it"
         ) from error
 
 
@@ -152,13 +152,13 @@ def policy_loss(name: str, options: dict[str, object] | None = None, **of_openrl
     """
     method, options = chosen(name), options or {}
     if method is None:
-        raise UsageError(f"name {name} is no method: take OpenRLHF's own loss, or openrlhf_stare.TargetPolicyLoss")
+        raise UsageError(f"name {name} is not a method: take OpenRLHF's own loss, or openrlhf_stare.TargetPolicyLoss")
     if len(parts_of(name)) > 1:
         raise UsageError(f"name {name} is a composition, which a job can train with: give one method")
     known = {field.name for field in dataclasses.fields(method.Options)}
     if unknown := options.keys() - known:
         raise ValueError(
-            f"{', '.join(sorted(unknown))} is no option of {name}: give one of {', '.join(sorted(known))}"
+            f"{', '.join(sorted(unknown))} is not an option of {name}: give one of {', '.join(sorted(known))}"
         )
     return MethodLoss(method, method.Options(**options), **of_openrlhf)
 

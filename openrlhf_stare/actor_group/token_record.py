@@ -86,7 +86,7 @@ class TokenRecord:
                 self._append(json.dumps(line, allow_nan=False).encode() + b"\n")
         except OSError as error:
             if not self._warned:
-                notice(f"The token record of step {step} is not whole, and training goes on: {error}")
+                notice(f"The token record of step {step} is incomplete, and training goes on: {error}")
             self._warned = True
 
     def _line(self, item: Any, method: Method | None) -> dict:

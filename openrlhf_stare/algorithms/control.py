@@ -89,55 +89,52 @@ class EntropyControl(Options):
 
     target: float | str = option(
         0.3,
-        "H_tgt in nats, or a percentage of the entropy on the run's first rollout: below it the method acts",
+        "the target in nats, or in percent of the run's first entropy; below it the method acts",
         within="(0, inf)",
         percent=True,
     )
     target_end: float | str = option(
         0.0,
-        "H_tgt after anneal_rollouts rollouts, in nats or as a percentage; 0 for a constant target",
+        "the target after anneal_rollouts rollouts, in nats or percent; 0: constant target",
         within="[0, inf)",
         percent=True,
     )
     anneal_rollouts: int = option(
-        0, "rollouts in which H_tgt goes in a line from target to target_end, restarts included", within="[0, inf)"
+        0, "rollouts over which the target moves linearly to target_end, restarts included", within="[0, inf)"
     )
     schedule: str = option(
         "gate",
-        "open: the method acts whatever the entropy; gate: while it is below the target; adaptive: with a strength "
-        "that moves by step a rollout; pi: with a strength from a proportional-integral controller",
+        "open: the method always acts; gate: only below the target; adaptive: its strength moves by step per rollout; "
+        "pi: its strength comes from a proportional-integral controller",
         SCHEDULES,
     )
     sides: str = option(
         "below",
-        "below: the method raises an entropy below the target; both: pi also lowers one above it, by the strengths "
-        "that can",
+        "both: pi also lowers an entropy above the target, by the strengths that can",
         SIDES,
     )
-    step: float = option(0.01, "by how much adaptive moves each strength a rollout", within="[0, inf)")
-    k_p: float = option(3.9, "gain of pi on the relative error (H_tgt - H) / H_tgt", within="[0, inf)")
-    k_i: float = option(0.05, "gain of pi on the running sum of the relative error", within="[0, inf)")
+    step: float = option(0.01, "how far adaptive moves each strength per rollout", within="[0, inf)")
+    k_p: float = option(3.9, "pi's gain on the relative error (target - entropy) / target", within="[0, inf)")
+    k_i: float = option(0.05, "pi's gain on the running sum of that error", within="[0, inf)")
     measure: str = option(
-        "exact", "entropy of a token: exact, over the vocabulary, or sampled, -log pi of the token", MEASURES
+        "exact", "a token's entropy: exact, over the vocabulary, or sampled, -log pi of the token", MEASURES
     )
     stop_below: float | str = option(
         0.0,
-        "end the job when the entropy stays below it, in nats or as a percentage; 0 never",
+        "end the job when the entropy stays below this, in nats or percent; 0: never",
         within="[0, inf)",
         percent=True,
     )
     stop_above: float | str = option(
         0.0,
-        "end the job when the entropy stays above it, in nats or as a percentage; 0 never",
+        "end the job when the entropy stays above this, in nats or percent; 0: never",
         within="[0, inf)",
         percent=True,
     )
     stop_after: int = option(
-        10, "rollouts in a row below stop_below or above stop_above that end the job", within="[1, inf)"
+        10, "rollouts in a row beyond stop_below or stop_above that end the job", within="[1, inf)"
     )
-    record_tokens: int = option(
-        0, "responses of each rollout that are written down token by token; 0 for none", within="[0, inf)"
-    )
+    record_tokens: int = option(0, "responses per rollout to record token by token", within="[0, inf)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,7 +142,7 @@ class EntropyControl(Options):
         self.require(
             "target_end",
             has_end or not anneals,
-            "is no target to anneal to",
+            "is not a target to anneal to",
             "give one such as 0.1, or leave anneal_rollouts out",
         )
         self.require(

@@ -31,10 +31,11 @@ CAUSES = {
     "Lower --train.batch_size, raise --train.max_epochs, or choose another --policy_loss",
     "shut": "not held, shut: the entropy stayed above the target by itself, so nothing was needed. "
     "Raise --entropy.target if it is to be higher, or lower it with --entropy.schedule pi --entropy.sides both",
-    "at its bound": "not held, at its bound: the method did all that it may, and it was too little. "
-    "Raise the method's bound, or choose --entropy.schedule pi or another --policy_loss",
-    "slow": "not held, slow: the method did less than it may. "
-    "Train longer, raise --entropy.k_p, or choose --entropy.schedule pi if it is another",
+    "at its bound": "not held, at its bound: the method acted at full strength, and it was not enough. "
+    "Lower --entropy.target, raise the method's bound, or choose --entropy.schedule pi if another is set. A policy "
+    "that learns the one right answer of a prompt becomes certain of it under any method",
+    "slow": "not held, slow: the method was not at full strength. "
+    "Train longer, raise --entropy.k_p, or choose --entropy.schedule pi if another is set",
 }
 SOLVED = (
     "and rewards are high: the task is solved. Give harder prompts or --algo.dynamic_filtering_enable, or accept it"

@@ -43,7 +43,7 @@ def settle(flat: argparse.Namespace) -> SimpleNamespace:
         )
     if not args.vllm.num_engines:
         raise UsageError(
-            f"--vllm.num_engines {args.vllm.num_engines or 0} leaves nobody to write the responses: give 1 or more"
+            f"--vllm.num_engines {args.vllm.num_engines or 0} leaves no engine to sample responses: give 1 or more"
         )
     making, settling = _block()
     trained: list[SimpleNamespace] = []

@@ -62,7 +62,7 @@ def run(args: SimpleNamespace, warnings: list[str], variables: dict[str, str]) -
             rows += _ask_nodes(args, token, here)
     _print(rows)
     problems = sum(not row.ok for row in rows)
-    verdict = f"{problems} to mend" if problems else "ready"
+    verdict = f"{problems} to fix" if problems else "ready"
     print(f"preflight: {verdict} ({time.monotonic() - start:.0f} s)", flush=True)
     return 2 if problems else 0
 
@@ -207,7 +207,7 @@ def _seconds() -> float:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"{SECONDS_VARIABLE} {text} is no number: give seconds such as {SECONDS}") from None
+        raise UsageError(f"{SECONDS_VARIABLE} {text} is not a number: give seconds such as {SECONDS}") from None
 
 
 def _alive() -> list[dict]:

@@ -33,7 +33,7 @@ def check(flag: str, name: str, split: str, keys: list[str]) -> None:
                         f"{flag} {file}: row {number} has no {key}: give every row one, or leave the row out"
                     )
     except Malformed as error:
-        raise UsageError(f"{flag} {error}: mend that row") from None
+        raise UsageError(f"{flag} {error}: fix that row") from None
 
 
 def malformed(name: str) -> str | None:
@@ -59,7 +59,7 @@ def _json_rows(name: str) -> Iterator[tuple[str, int, dict]]:
                 rows = ((n, _parsed(line, file, f"row {n}")) for n, line in enumerate(stream, 1) if line.strip())
             for number, row in rows:
                 if not isinstance(row, dict):
-                    raise Malformed(f"{file}: row {number} is no JSON object with columns")
+                    raise Malformed(f"{file}: row {number} is not a JSON object with columns")
                 yield file, number, row
 
 
@@ -67,7 +67,7 @@ def _parsed(text: bytes, file: str, what: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise Malformed(f"{file}: {what} is no JSON ({error})") from None
+        raise Malformed(f"{file}: {what} is not valid JSON ({error})") from None
 
 
 def _table_rows(ending: str, name: str, split: str, keys: list[str]) -> Iterator[tuple[str, int, dict]]:

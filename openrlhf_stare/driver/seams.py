@@ -20,6 +20,9 @@ from openrlhf_stare.substitutions import USED, Theirs
 SUPPORTED = ("0.11.2",)
 INSIST = "--any_openrlhf"
 INSTALL = f"install openrlhf=={' or '.join(SUPPORTED)}"
+WITHOUT_A_GPU = (
+    'uv pip install --torch-backend cpu --override "$(openrlhf-stare cpu-overrides)" "openrlhf-stare[cpu,report]"'
+)
 
 
 class MissingSeam(UsageError):
@@ -38,10 +41,12 @@ def check(insist: bool = False) -> None:
     """
     found = installed("openrlhf")
     if found is None:
-        raise MissingSeam(f"OpenRLHF is not installed: install openrlhf=={SUPPORTED[-1]}")
+        raise MissingSeam(
+            f"OpenRLHF is not installed: install openrlhf=={SUPPORTED[-1]}, or where there is no GPU: {WITHOUT_A_GPU}"
+        )
     if found not in SUPPORTED and not insist:
         raise MissingSeam(
-            f"OpenRLHF {found} is not {' or '.join(SUPPORTED)}, on whose figures and losses openrlhf-stare is tried: "
+            f"OpenRLHF {found} is not {' or '.join(SUPPORTED)}, with which openrlhf-stare is tested: "
             f"{INSTALL}, or add {INSIST} to take this one if it has all that is needed"
         )
     if missing := all_missing():

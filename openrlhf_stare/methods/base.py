@@ -359,7 +359,7 @@ def load(path: str | Path) -> type[Method]:
         spec.loader.exec_module(module)
     except Exception as error:  # the file is the user's
         raise UsageError(
-            f"--policy_loss {path} cannot be imported ({type(error).__name__}: {error}): mend it"
+            f"--policy_loss {path} cannot be imported ({type(error).__name__}: {error}): fix it"
         ) from None
     return _only_method(module)
 

@@ -33,8 +33,8 @@ from openrlhf_stare.rules import Finding
 
 @dataclass(frozen=True)
 class CeGppoOptions(Options):
-    beta_low: float = option(0.75, "gradient of tokens with A < 0 that are clipped below", within="[0, inf)")
-    beta_high: float = option(1.0, "gradient of tokens with A > 0 that are clipped above", within="[0, inf)")
+    beta_low: float = option(0.75, "gradient of tokens with A < 0 clipped below", within="[0, inf)")
+    beta_high: float = option(1.0, "gradient of tokens with A > 0 clipped above", within="[0, inf)")
 
 
 class CeGppo(Method):

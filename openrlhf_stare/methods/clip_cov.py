@@ -35,11 +35,11 @@ from openrlhf_stare.options import Options, option
 
 @dataclass(frozen=True)
 class ClipCovOptions(Options):
-    share: float = option(0.0002, "share of the action tokens that are taken out of the loss", within="[0, 1]")
-    low: float = option(1.0, "only tokens whose covariance c is above this are drawn")
-    high: float = option(5.0, "only tokens whose covariance c is below this are drawn")
+    share: float = option(0.0002, "share of the action tokens dropped from the loss", within="[0, 1]")
+    low: float = option(1.0, "only tokens with a covariance c above this are drawn")
+    high: float = option(5.0, "only tokens with a covariance c below this are drawn")
     seed: int = option(0, "another seed draws other tokens", within="[0, inf)")
-    bound: float = option(0.05, "the highest share that a schedule may set", within="(0, 1]")
+    bound: float = option(0.05, "highest share that a schedule may set", within="(0, 1]")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,7 +28,7 @@ from openrlhf_stare.rules import Finding
 @dataclass(frozen=True)
 class ClipHigherOptions(Options):
     eps_high: float = option(0.28, "the upper clip range", within="[0, inf)")
-    bound: float = option(1.0, "the highest upper clip range that a schedule may set", within="(0, inf)")
+    bound: float = option(1.0, "highest upper clip range that a schedule may set", within="(0, inf)")
 
 
 class ClipHigher(Method):

@@ -32,8 +32,8 @@ from openrlhf_stare.rules import Finding
 
 @dataclass(frozen=True)
 class EntropyBonusOptions(Options):
-    coefficient: float = option(0.0, "weight of the mean entropy in the objective, at the start", within="[0, inf)")
-    bound: float = option(0.2, "the highest coefficient that a schedule may set", within="(0, inf)")
+    coefficient: float = option(0.0, "initial weight of the mean entropy in the objective", within="[0, inf)")
+    bound: float = option(0.2, "highest coefficient that a schedule may set", within="(0, inf)")
 
 
 class EntropyBonus(Method):

@@ -30,13 +30,15 @@ from openrlhf_stare.algorithms.selection import kth_largest
 from openrlhf_stare.methods.base import Method, Tokens
 from openrlhf_stare.options import Options, option
 
+# The training pass sums in batches of another shape than the log-prob pass. Rounding must not leave out a token that
+# is at the threshold itself.
+ROUNDING = 1e-5
+
 
 @dataclass(frozen=True)
 class HighEntropyOptions(Options):
-    share: float = option(
-        0.2, "share of the action tokens, those of highest entropy, that are trained", within="(0, 1]"
-    )
-    bound: float = option(0.05, "the lowest share that a schedule may set", within="(0, 1]")
+    share: float = option(0.2, "share of the action tokens, those of highest entropy, to train on", within="(0, 1]")
+    bound: float = option(0.05, "lowest share that a schedule may set", within="(0, 1]")
 
 
 class HighEntropy(Method):
@@ -63,7 +65,7 @@ class HighEntropy(Method):
         return {"high_entropy/threshold": self.threshold, "high_entropy/kept_ratio": kept / max(n, 1)}
 
     def weights(self, tokens: Tokens) -> Tensor | None:
-        return None if self.share == 1 else (_entropies(tokens) >= self.threshold).float()
+        return None if self.share == 1 else (_entropies(tokens) >= self.threshold * (1 - ROUNDING)).float()
 
 
 def _entropies(tokens: Tokens) -> Tensor:

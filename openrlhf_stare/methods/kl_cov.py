@@ -37,9 +37,9 @@ from openrlhf_stare.options import Options, option
 
 @dataclass(frozen=True)
 class KlCovOptions(Options):
-    share: float = option(0.002, "share of the action tokens that are held back", within="(0, 1]")
+    share: float = option(0.002, "share of the action tokens held back", within="(0, 1]")
     coefficient: float = option(1.0, "weight of abs(log r) in their loss", within="[0, inf)")
-    bound: float = option(10.0, "the highest coefficient that a schedule may set", within="(0, inf)")
+    bound: float = option(10.0, "highest coefficient that a schedule may set", within="(0, inf)")
 
 
 class KlCov(Method):

@@ -30,8 +30,8 @@ from openrlhf_stare.options import Options, option
 
 @dataclass(frozen=True)
 class RepoOptions(Options):
-    zeta: float = option(0.01, "by how much a nat of surprisal changes the weight", within="[0, inf)")
-    bound: float = option(1.0, "the highest zeta that a schedule may set", within="(0, inf)")
+    zeta: float = option(0.01, "change of the weight per nat of surprisal", within="[0, inf)")
+    bound: float = option(1.0, "highest zeta that a schedule may set", within="(0, inf)")
 
 
 class Repo(Method):

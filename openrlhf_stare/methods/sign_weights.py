@@ -29,8 +29,8 @@ from openrlhf_stare.options import Options, option
 
 @dataclass(frozen=True)
 class SignWeightsOptions(Options):
-    alpha: float = option(0.5, "what A > 0 loses in weight and A < 0 gains", within="[0, 1]")
-    bound: float = option(0.9, "the highest alpha that a schedule may set", within="(0, 1]")
+    alpha: float = option(0.5, "weight that A > 0 loses and A < 0 gains", within="[0, 1]")
+    bound: float = option(0.9, "highest alpha that a schedule may set", within="(0, 1]")
 
 
 class SignWeights(Method):

@@ -45,14 +45,12 @@ class StareOptions(Options):
     top_p_ratio: float = option(
         0.1, "P: share of T+ (and of T-) that is entropy-critical, between 0 and 1", within="[0, 1]"
     )
-    reweight_w: float = option(
-        1.1, "W: weight of L+, at least 1 (the start value under the schedule adaptive)", within="[1, inf)"
-    )
-    reweight_m: float = option(0.9, "M: weight of L- under C2, above 0 and at most 1", within="(0, 1]")
-    w_max: float = option(1.5, "ceiling of W under the schedules adaptive and pi", within="[1, inf)")
-    m_min: float = option(0.5, "floor of M under the schedules adaptive and pi", within="(0, 1]")
+    reweight_w: float = option(1.1, "W: weight of L+, at least 1; under adaptive its start", within="[1, inf)")
+    reweight_m: float = option(0.9, "M: weight of L- under C2, above 0, at most 1", within="(0, 1]")
+    w_max: float = option(1.5, "ceiling of W under adaptive and pi", within="[1, inf)")
+    m_min: float = option(0.5, "floor of M under adaptive and pi", within="(0, 1]")
     selection: str = option(
-        "auto", "how thresholds are found: gathering (kthvalue), counting (radix), or by batch size (auto)", SELECTIONS
+        "auto", "how thresholds are found: gathering (kthvalue), counting (radix), by batch size (auto)", SELECTIONS
     )
 
 

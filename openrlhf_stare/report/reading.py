@@ -186,7 +186,7 @@ def _read_settings(files: list[Path], notes: list[str]) -> Settings:
 def _files(folder: Path, pattern: str, notes: list[str]) -> list[Path]:
     found = sorted(folder.rglob(pattern))
     # Reading a pipe or /dev/zero would not end.
-    notes.extend(f"{path.name} is no regular file and was not read" for path in found if not path.is_file())
+    notes.extend(f"{path.name} is not a regular file and was not read" for path in found if not path.is_file())
     return [path for path in found if path.is_file()]
 
 

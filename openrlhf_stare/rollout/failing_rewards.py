@@ -15,8 +15,8 @@ class RewardsFail(ValueError):
 class FailedRewards(Options):
     stop_after: int = option(
         10,
-        "end the job after so many rollouts in a row in which more than half of the responses had no finite reward; "
-        "0 never",
+        "end the job after so many rollouts in a row without a finite reward for more than half of the responses; "
+        "0: never",
         within="[0, inf)",
     )
 
@@ -37,6 +37,6 @@ class RewardWatch:
         if self.options.stop_after and self.failed >= self.options.stop_after:
             raise RewardsFail(
                 f"In {self.failed} rollouts in a row more than half of the responses had no reward, in the last one "
-                f"{without} of {responses}: mend the reward function, whose first error stands above, or give another "
+                f"{without} of {responses}: fix the reward function, whose first error stands above, or give another "
                 "--failed_rewards.stop_after (0 for never)"
             )

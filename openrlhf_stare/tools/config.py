@@ -18,18 +18,14 @@ class ToolConfig(Options):
             with the remedy.
     """
 
-    max_calls: int = option(
-        4, "programs that one response may run; the response ends with the call after the last", within=ONE_UP
-    )
-    seconds: int = option(
-        10, "processor time of a program; it is also stopped after twice as long by the clock", within=ONE_UP
-    )
+    max_calls: int = option(4, "programs per response; the response ends with the call after the last", within=ONE_UP)
+    seconds: int = option(10, "processor time of a program; by the clock it may take twice as long", within=ONE_UP)
     memory_mib: int = option(
-        512, "address space of a program in MiB; its interpreter and libraries count", within=ONE_UP
+        512, "address space of a program in MiB, interpreter and libraries included", within=ONE_UP
     )
     output_chars: int = option(
-        2048, "characters of a program's output that the model is shown; it ends the program", within=ONE_UP
+        2048, "characters of output shown to the model; a program that prints more is ended", within=ONE_UP
     )
     run_model_code_without_sandbox: bool = option(
-        False, "run programs with the rights of this user where bubblewrap is missing; only on a machine to throw away"
+        False, "without bubblewrap, run programs with this user's rights; only on a throwaway machine"
     )

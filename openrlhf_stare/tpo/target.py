@@ -25,7 +25,7 @@ class TpoConfig(Options):
 
     eta: float = option(
         1.0,
-        "temperature of the target: small puts all on the best response, large keeps the policy",
+        "temperature of the target: small puts all weight on the best response, large keeps the policy",
         within="(0, inf)",
     )
     length_normalize: bool = option(True, "divide a response's log-prob by its tokens; off for short responses only")

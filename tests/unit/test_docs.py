@@ -142,10 +142,10 @@ def check_module(module: str, *words: str) -> None:
 
 
 def check_pip(*words: str) -> None:
-    assert words[:2] == ("install", "-e")
+    assert words[0] == "install" and ("-e" in words or words[-1].partition("[")[0] in ("openrlhf-stare", "uv")), words
     extras = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]\n")[1].split("\n[")[0]
     known = re.findall(r"^(\w+) = \[", extras, re.M)
-    assert set(re.findall(r"\[(\w+)\]", words[2])) <= set(known)
+    assert set(re.findall(r"\w+", words[-1].partition("[")[2])) <= set(known)
 
 
 def check_command(command: str) -> None:
@@ -161,12 +161,14 @@ def check_command(command: str) -> None:
             check_module(module, *rest)
         case ["python", script, *rest]:
             check_script(script, *rest)
-        case ["pip", *rest]:
+        case ["pip", *rest] | ["uv", "pip", *rest]:
             check_pip(*rest)
         case ["ray", "job", "submit", *rest]:
             if "--" in rest:
                 check_command(shlex.join(rest[rest.index("--") + 1 :]))
-        case ["source", ".venv/bin/activate"] | ["ray", "start", *_] | ["ssh", *_]:
+        case ["openrlhf-stare", *rest]:
+            check_train_ray(*(rest[1:] if rest[:1] == ["quickstart"] else rest))
+        case ["uv", "venv", *_] | ["source", ".venv/bin/activate"] | ["ray", "start", *_] | ["ssh", *_]:
             pass
         case _:
             pytest.fail(f"nothing is known of {command}")

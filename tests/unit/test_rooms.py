@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "replacing": "substitutions when_imported",
     "without_flash_attn": "",
     "cpu": "notices options replacing rules tools",
-    "gpu": "notices rules substitutions",
+    "gpu": "notices replacing rules substitutions",
     "runtime": "cpu gpu replacing rules substitutions",
     "tpo": "algorithms dealing methods notices options replacing rules",
     "actor_group": "algorithms dealing methods notices options replacing tpo",
@@ -36,7 +36,9 @@ MAY_IMPORT = {
     "driver": "actor_group algorithms dealing methods notices options replacing rollout rules runtime substitutions "
     "tools tpo worker",
     "train_ray": "dealing driver notices options replacing rules runtime tools worker",
+    "quickstart": "driver notices options report runtime train_ray",
     "__init__": "runtime",
+    "__main__": "quickstart train_ray",
 }
 TORCH_ALONE = ("options", "algorithms", "methods")
 GPU_QUESTIONS = {"is_available", "device_count", "on_cpu", "has_flash_attn"}

@@ -99,7 +99,7 @@ def test_a_damaged_manifest_is_not_taken_for_a_checkpoint_without_one(folder):
 def test_a_file_that_was_cut_short_on_its_way_to_the_disk_is_noticed_when_finishing(folder):
     checkpoint = begun(folder / "global_step1")
     cut_short(checkpoint)
-    with pytest.raises(OSError, match="global_step1 is not whole on the disk: bf16_zero_pp_rank_1_mp_rank_00_optim"):
+    with pytest.raises(OSError, match="global_step1 is incomplete on the disk: bf16_zero_pp_rank_1_mp_rank_00_optim"):
         finish(checkpoint)
     assert not is_complete(checkpoint)
 

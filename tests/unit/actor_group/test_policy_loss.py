@@ -403,7 +403,7 @@ def test_a_method_of_ones_own_that_raises_is_told_with_its_file_and_line(tmp_pat
     file.write_text(OWN_METHOD)
     loss, batch = policy_loss(str(file)), make_batch()
     told = re.escape(
-        f"--policy_loss {file} failed in line 7, in open_rollout (ZeroDivisionError: division by zero): mend"
+        f"--policy_loss {file} failed in line 7, in open_rollout (ZeroDivisionError: division by zero): fix"
     )
     with pytest.raises(MethodFailed, match=told):
         loss.open_rollout(pool([-1.0, -1.0], [1.0, -1.0]))

@@ -195,7 +195,7 @@ def test_what_does_not_go_together_is_refused():
     assert controller(schedule="open").update(0.1) == {}
     with pytest.raises(ValueError, match="^reweight_w 2.0 is outside the 1.0 to 1.5 .*adaptive"):
         controller(Strength("reweight_w", 1.0, 2.0, 1.5, "log"), schedule="adaptive")
-    with pytest.raises(ValueError, match="^target_end 0.0 is no target to anneal to: "):
+    with pytest.raises(ValueError, match="^target_end 0.0 is not a target to anneal to: "):
         EntropyControl(anneal_rollouts=3)
     with pytest.raises(ValueError, match="^anneal_rollouts 0 leaves no rollouts in which to reach target_end: "):
         EntropyControl(target_end=0.1)

@@ -74,7 +74,7 @@ def test_a_method_that_needs_no_advantages_does_not_lack_authority():
 def test_at_its_bound_to_either_side(end):
     mean = 0.1 if end > 0 else 0.9
     found = verdict(steps(mean=mean, effort=lambda step: end if step % 2 or step == 38 else 0.0))
-    assert found.kind == "at its bound" and "Raise the method's bound" in found.sentence
+    assert found.kind == "at its bound" and "Lower --entropy.target, raise the method's bound" in found.sentence
     assert verdict(steps(mean=mean, effort=lambda step: end if step % 2 else 0.98)).kind == "slow"
 
 

@@ -121,6 +121,13 @@ def test_high_entropy_keeps_the_share_of_highest_entropy_with_all_ties():
     assert opened("high_entropy", of, share=0.5)[1]["high_entropy/kept_ratio"] == 0.5
 
 
+def test_high_entropy_keeps_the_token_at_the_threshold_whatever_the_training_pass_rounds():
+    method, _ = opened("high_entropy", tokens(entropies=[0.1, 0.5, 0.3, 0.2, 0.4, 0.0]), share=0.2)
+    rounded = tokens(entropies=[0.1, 0.5, 0.3, 0.2, 0.4 - 2e-6, 0.0])
+    assert method.weights(rounded).flatten().tolist() == [0, 1, 0, 0, 1, 0]
+    assert method.weights(tokens(entropies=[0.1, 0.5, 0.3, 0.2, 0.399, 0.0])).flatten().tolist() == [0, 1, 0, 0, 0, 0]
+
+
 def test_high_entropys_threshold_is_torchs_quantile():
     random = torch.Generator().manual_seed(2)
     for n in (2, 11, 101, 1000):

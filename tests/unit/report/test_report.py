@@ -277,7 +277,7 @@ def test_what_is_no_regular_file_is_not_read(tmp_path, stare):
     names = ["events.out.tfevents.pipe", "events.out.tfevents.zero"]
     names += [f"tokens.{kind}.jsonl" for kind in ("folder", "pipe", "zero")]
     for name in names:
-        assert f"stare: {name} is no regular file and was not read." in text
+        assert f"stare: {name} is not a regular file and was not read." in text
 
 
 def test_names_tell_runs_apart(tmp_path):
