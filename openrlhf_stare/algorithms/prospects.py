@@ -62,14 +62,14 @@ def judge(found: Figures) -> list[str]:
     if found.without_reward:
         said.append(
             f"No reward: {found.without_reward} of {found.answers} answers have none, and training would leave them "
-            "out. Mend the reward, whose first error is told above"
+            "out. Fix the reward, whose first error is shown above"
         )
     if found.truncated > SOME_TRUNCATED * found.answers:
         said.append(_truncated(found))
     if found.identical > MOST_IDENTICAL * found.groups:
         said.append(_identical(found))
     if found.truncated > MOST_TRUNCATED * found.answers or 2 * found.without_reward > found.answers:
-        return [*said, "Mend that first and look again: rewards say little as long as it is so"]
+        return [*said, "Fix that first and look again: until then the rewards say little"]
     said.append(_learning(found))
     if found.entropy is not None and found.target is not None and found.target > found.entropy:
         said.append(

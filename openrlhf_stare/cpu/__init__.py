@@ -1,7 +1,7 @@
 """What lets OpenRLHF, DeepSpeed and vLLM run where there is no GPU. Imported only there.
 
 `environment` and `set_arguments` say how a job is set up, `needs_a_gpu` what cannot work. The work-arounds are rows of
-the table in `substitutions.py`, each of which waits for the import of what it mends.
+the table in `substitutions.py`, each of which waits for the import of what it changes.
 """
 
 from __future__ import annotations

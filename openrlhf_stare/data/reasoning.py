@@ -46,7 +46,7 @@ def parse(word: str, size: int) -> Task:
     for setting in re.split(r",(?=\w+=)", rest) if rest else ():
         key, given, value = setting.partition("=")
         if not given or not key.isidentifier():
-            raise DataError(f"{setting!r} of {word} is no setting: write {name}:KEY=VALUE,KEY=VALUE")
+            raise DataError(f"{setting!r} of {word} is not a setting: write {name}:KEY=VALUE,KEY=VALUE")
         try:
             settings[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
@@ -69,7 +69,7 @@ def entries(task: Task, count: int, seed: int) -> Iterator[tuple[dict, str]]:
 
     if task.name not in DATASETS:
         close = difflib.get_close_matches(task.name, DATASETS, n=3) or sorted(DATASETS)
-        raise DataError(f"{task.name} is no task of reasoning-gym: choose among {', '.join(close)}")
+        raise DataError(f"{task.name} is not a task of reasoning-gym: choose among {', '.join(close)}")
     try:
         drawn = create_dataset(task.name, size=count, seed=seed, **task.settings)
         for number in range(count):

@@ -100,7 +100,7 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> di
         entry, response = entry_of(label), response_of(query, prompt)
         answer = answer_in(response, entry.get("answer")) if entry and response is not None else None
         if entry is None:
-            _tell_once("label", f"A label is no entry of reasoning-gym as JSON, but {str(label)[:100]!r}")
+            _tell_once("label", f"A label is not an entry of reasoning-gym as JSON, but {str(label)[:100]!r}")
             reward, scorer_failed = math.nan, False
         elif answer is None or len(answer) > LONGEST:
             reward, scorer_failed = 0.0, False

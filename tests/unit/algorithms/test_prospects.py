@@ -41,9 +41,9 @@ def said(**changed) -> list[str]:
         ({"truncated": 6}, ["Good"]),
         ({"truncated": 7}, ["Truncated", "Good"]),
         ({"truncated": 40, "right": 0, "mixed": 0}, ["Truncated", "Too hard"]),  # those that end are wrong as well
-        (ALL_TRUNCATED, ["Truncated", "Mend that first"]),
+        (ALL_TRUNCATED, ["Truncated", "Fix that first"]),
         ({"without_reward": 3}, ["No reward", "Good"]),
-        ({"without_reward": 64, "right": 0, "mixed": 0}, ["No reward", "Mend that first"]),
+        ({"without_reward": 64, "right": 0, "mixed": 0}, ["No reward", "Fix that first"]),
         ({"cut": 1}, ["Prompts cut", "Good"]),
         ({"identical": 4}, ["Good"]),  # half
         ({"identical": 8, "mixed": 0, "right": 16, "temperature": 0.01}, ["Identical", "Nothing to compare"]),

@@ -25,7 +25,7 @@ def test_a_word_names_a_task_its_settings_and_its_size(word, task):
 
 
 @pytest.mark.parametrize(
-    "word, said", [("sums:largest", "'largest' of sums:largest is no setting"), ("sums:size=0", "0 p")]
+    "word, said", [("sums:largest", "'largest' of sums:largest is not a setting"), ("sums:size=0", "0 p")]
 )
 def test_a_word_that_cannot_be_read_is_refused(word, said):
     with pytest.raises(DataError, match=said):
@@ -51,7 +51,7 @@ def test_the_rows_are_mixed_and_none_that_is_held_out_is_trained_on(tiny_gym):
 @pytest.mark.parametrize(
     "task, said",
     [
-        (Task("summs", {}, 5), "summs is no task of reasoning-gym: choose among sums"),
+        (Task("summs", {}, 5), "summs is not a task of reasoning-gym: choose among sums"),
         (Task("sums", {"biggest": 3}, 5), "sums cannot be used with the settings .*biggest"),
         (Task("sums", {"largest": 0}, 5), "sums cannot be used with the settings .*largest must be positive"),
         (Task("words", {}, 5), "words cannot be used .*not JSON serializable"),

@@ -77,7 +77,7 @@ def test_a_label_that_is_no_entry_gives_no_reward_and_is_told(reward, capsys, la
     for _ in range(2):
         found = given(reward, "7", label)
         assert math.isnan(found[0]) and found[1:] == (0, 0, 0)
-    assert capsys.readouterr().err.count("openrlhf-stare: A label is no entry of reasoning-gym as JSON, but ") == 1
+    assert capsys.readouterr().err.count("openrlhf-stare: A label is not an entry of reasoning-gym as JSON, but ") == 1
 
 
 def test_a_scorer_that_raises_gives_no_reward_and_is_told_once_for_each_task(reward, capsys):
