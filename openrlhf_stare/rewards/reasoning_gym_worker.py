@@ -37,11 +37,13 @@ def arithmetic(source: str | CodeType, *scopes: Any) -> Any:
     """In the place of `eval`: evaluates an expression with no other names than NAMES and the scorer's own locals.
 
     Raises:
-        NotArithmetic: it has another name or an attribute, or code inside, as a lambda.
+        NotArithmetic: it has another name or an attribute, or code inside, as a lambda or a comprehension.
     """
     code = compile(source.strip(), "<answer>", "eval") if isinstance(source, str) else source
     names = NAMES.union(*scopes[1:])
-    if not names.issuperset(code.co_names) or any(isinstance(part, CodeType) for part in code.co_consts):
+    # From Python 3.12 on a comprehension is no code of its own, but it has variables.
+    has_code = bool(code.co_varnames) or any(isinstance(part, CodeType) for part in code.co_consts)
+    if has_code or not names.issuperset(code.co_names):
         raise NotArithmetic
     return _eval(code, *scopes)
 
