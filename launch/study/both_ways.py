@@ -95,11 +95,12 @@ def claims(arms: Runs) -> list[tuple[bool, str]]:
                 f"{100 * HELD:.0f} %",
             )
         )
-    for seed, (both, below) in whole(arms, "falling-both", "falling-below"):
-        steps = {"both": steps_to_last_target(both), "below": steps_to_last_target(below)}
-        holds = steps["both"] is not None and (steps["below"] is None or steps["both"] < steps["below"])
-        reached = " and ".join(f"{side} at step {step or 'never'}" for side, step in steps.items())
-        found.append((holds, f"falling, seed {seed}: {reached}; wanted: both is earlier"))
+    for situation in ("falling", "bonus"):
+        for seed, (both, below) in whole(arms, f"{situation}-both", f"{situation}-below"):
+            steps = {"both": steps_to_last_target(both), "below": steps_to_last_target(below)}
+            holds = steps["both"] is not None and (steps["below"] is None or steps["both"] < steps["below"])
+            reached = " and ".join(f"{side} at step {step or 'never'}" for side, step in steps.items())
+            found.append((holds, f"{situation}, seed {seed}: {reached}; wanted: both is earlier"))
     return found
 
 
