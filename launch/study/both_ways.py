@@ -95,7 +95,7 @@ def claims(arms: Runs) -> list[tuple[bool, str]]:
                 f"{100 * HELD:.0f} %",
             )
         )
-    for situation in ("falling", "bonus"):
+    for situation in ("falling", "bonus", "easy"):
         for seed, (both, below) in whole(arms, f"{situation}-both", f"{situation}-below"):
             steps = {"both": steps_to_last_target(both), "below": steps_to_last_target(below)}
             holds = steps["both"] is not None and (steps["below"] is None or steps["both"] < steps["below"])
