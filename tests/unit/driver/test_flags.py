@@ -35,7 +35,7 @@ def test_one_help_shows_openrlhfs_flags_and_ours():
     text = parser_with_ours().format_help()
     ours = [
         "--policy_loss {ce_gppo,",
-        ",stare,openrlhf,tpo,FILE.py}",
+        ",openrlhf,tpo,FILE.py}",
         "--advantage_estimator",
         "--stare.variant {O1,C2}",
     ]
