@@ -40,7 +40,7 @@ LAST_LINES = 20  # of the process that failed
 LINE_WIDTH = 300  # of those; OpenRLHF prints lines of some thousand characters
 ERRORS_SHOWN = 5  # lines of the level ERROR; what follows is in the file
 READ_SECONDS = 0.2
-# Ray forwards a worker's lines this much later at most.
+# Ray's log monitor looks into the workers' files in turns, each a few tenths of a second after the other.
 CATCH_UP_SECONDS = 1.0
 
 ERROR = "train_ray: error:"
@@ -420,9 +420,8 @@ def end_phase(name: str) -> None:
 
 
 def catch_up() -> None:
-    """Wait for the workers' last lines, before Ray is shut down."""
-    if _console and _console.path:
-        time.sleep(CATCH_UP_SECONDS)
+    """Wait for the workers' last lines, before Ray is shut down: whichever console there is, the user wants them."""
+    time.sleep(CATCH_UP_SECONDS)
 
 
 def fail(error: str) -> None:
