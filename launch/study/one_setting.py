@@ -44,6 +44,7 @@ MOST_HELD_BY_A_CONSTANT, MOST_HELD_BY_REPO = 2, 1
 MORE_ANSWERS, LOST_REWARD, TIME = 1.5, 0.05, 1.1
 SHARE = 0.5  # of the first entropy: the target
 STEPS = 200
+TOP = 1.4  # of the figure's panels, as a share of the first entropy
 
 Cells = dict[tuple[str, str], list[Result]]  # way and task -> the seeds
 
@@ -277,9 +278,8 @@ def over_first(run: Result) -> list[float]:
 
 def draw(found: list[Result], constant: str | None, path: Path) -> None:
     """A row for each task, a panel for each way: the entropy of each seed over the first one, and the band; at the
-    right the rewards of all of them."""
+    right the rewards of all of them. What leaves a panel is said in it."""
     runs = cells(found, constant, "", SEEDS)
-    highest = max([1.25, *(value for of in runs.values() for run in of for value in over_first(run))])
     with matplotlib.rc_context({**STYLE, "font.size": 8, "axes.titlesize": 8}):
         figure = Figure(figsize=(15, 8.5), dpi=130)
         grid = figure.subplots(len(TASKS), len(WAYS) + 1, squeeze=False)
@@ -291,9 +291,10 @@ def draw(found: list[Result], constant: str | None, path: Path) -> None:
                     colour = COLOURS[SEEDS.index(run.seed)]
                     ax.plot(run.stages[-1].curves["step"], over_first(run), color=colour, lw=1.1)
                     rewards.scatter([run.number("reward")], [place], color=colour, s=16, alpha=0.8)
-                if not runs[way, task]:
-                    ax.text(0.5, 0.5, "no run yet", transform=ax.transAxes, ha="center", color="#777777")
-                ax.set(ylim=(0, highest), xlim=(0, STEPS))
+                highest = max([0.0, *(value for run in runs[way, task] for value in over_first(run))])
+                if said := "no run yet" if not runs[way, task] else f"up to {highest:.1f}" if highest > TOP else "":
+                    ax.text(0.5, 0.5, said, transform=ax.transAxes, ha="center", color="#777777")
+                ax.set(ylim=(0, TOP), xlim=(0, STEPS))
                 ax.tick_params(labelleft=place == 0, labelbottom=task == [*TASKS][-1])
             panels[0].set_ylabel(f"{title}\nentropy / first entropy")
             rewards.set(xlim=(0, 1.02), ylim=(len(WAYS) - 0.5, -0.5))
