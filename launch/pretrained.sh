@@ -2,16 +2,16 @@
 # Trains a pretrained language model on a task, with or without GPUs, and without a Hub: launch/pretrained.sh [flags]
 # The flags are those of train_ray; they come after the defaults, so they win. launch/pretrained.sh --policy_loss openrlhf
 # shows what happens without STARE.
-# TASK=chain_sum, countdown or sentences, or any task of reasoning-gym with a colon and its settings behind it. STEPS=30 are
-# the training steps. MODEL=… is an instruction-tuned model of your own, a folder or a name on the Hub. RUN=… is the run's
-# folder. Started again after an interruption, the same command goes on from the run's newest checkpoint.
+# TASK=sums, chain_sum, countdown or sentences, or any task of reasoning-gym with a colon and its settings behind it.
+# STEPS=30 are the training steps. MODEL=… is an instruction-tuned model of your own, a folder or a name on the Hub. RUN=…
+# is the run's folder. Started again after an interruption, the same command goes on from the run's newest checkpoint.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 source launch/addends/job.sh
 source launch/pretrained/job.sh
 
-task=${TASK:-chain_sum} steps=${STEPS:-30}
+task=${TASK:-sums} steps=${STEPS:-30}
 positive STEPS "$steps"
 look_at "$task"
 home=$PWD/runs/pretrained
@@ -35,7 +35,8 @@ model=$("$python" launch/pretrained/model.py "$home" ${MODEL:+--model "$MODEL"})
 [[ -f $run/prompts/eval.jsonl ]] || make_prompts "$run/prompts" $((steps * prompts_per_step)) 0
 
 pretrained_job "$model" "$run/prompts/train.jsonl" "$run"
-job+=(--entropy.target 50%) # of what the policy starts with
+# Half of the entropy that the policy starts with, at a rate at which 30 steps show what becomes of it.
+job+=(--entropy.target 50% --actor.adam.lr 2e-5)
 case $gpus in
 0) machine="the CPU" ;;
 1) # actor and engine take turns on it

@@ -126,7 +126,7 @@ look_at {task}; pretrained_job /m /p.jsonl /r; printf '%s\\n' "${{job[@]}}" """
     ).stdout.splitlines()
 
 
-@pytest.mark.parametrize("task", ["chain_sum", "countdown", "sentences", "letter_counting:max_words=3"])
+@pytest.mark.parametrize("task", ["sums", "chain_sum", "countdown", "sentences", "letter_counting:max_words=3"])
 def test_the_flags_of_a_task_are_accepted_with_the_relative_target(task):
     args = parse(*flags_of(task), "--policy_loss", "stare", "--entropy.schedule", "pi", "--entropy.target", "50%")
     assert checks.check(args) == []
@@ -138,11 +138,13 @@ def test_the_flags_of_a_task_are_accepted_with_the_relative_target(task):
 def test_a_task_that_is_none_is_refused_in_a_sentence():
     done = subprocess.run(
         ["bash", LAUNCH / "pretrained.sh"],
-        env={"PATH": "/usr/bin:/bin", "TASK": "sums"},
+        env={"PATH": "/usr/bin:/bin", "TASK": "subtraction"},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 2 and "TASK=sums is neither chain_sum, countdown nor sentences" in done.stderr
+    assert (
+        done.returncode == 2 and "TASK=subtraction is neither sums, chain_sum, countdown nor sentences" in done.stderr
+    )
 
 
 # ── the sentences ──
