@@ -117,6 +117,12 @@ def _learning(found: Figures) -> str:
             f"Nothing to compare: {found.right} of {found.answers} answers are right, but none of the groups is "
             f"mixed. Give {more}, a higher --rollout.temperature, or prompts that are neither always nor never solved"
         )
+    if found.right == 0:
+        return (
+            f"Hard: no answer is right, though {of_groups}, since some wrong answers get more than others. That can "
+            "teach what they are better in, such as the form of an answer. If right answers do not come of it, give "
+            "easier prompts, or a warm-up, which is supervised training on some right answers"
+        )
     if found.mixed < FEW_MIXED * found.groups:
         easy = found.right > HIGH_REWARD * found.answers
         return (

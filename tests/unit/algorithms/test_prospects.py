@@ -34,7 +34,7 @@ def said(**changed) -> list[str]:
         ({"mixed": 2}, ["Good"]),  # a quarter
         ({"mixed": 1}, ["Slow"]),
         ({"right": 0, "mixed": 0}, ["Too hard"]),
-        ({"right": 0, "mixed": 4}, ["Good"]),  # some wrong answers are better than others
+        ({"right": 0, "mixed": 4}, ["Hard"]),  # some wrong answers are better than others
         ({"right": 64, "mixed": 0}, ["Too easy"]),
         ({"right": 64, "mixed": 4}, ["Good"]),  # and some right ones
         ({"right": 24, "mixed": 0}, ["Nothing to compare"]),
