@@ -24,7 +24,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
 arms=(rising-{grpo,below,both} {bonus,falling,easy}-{below,both})
-[[ -z ${ARMS:-} ]] || read -ra arms <<<"$ARMS"
+(($# > 0)) || [[ -z ${ARMS:-} ]] || read -ra arms <<<"$ARMS" # a run alone is checked against all
 steps=${STEPS:-200} seeds=${SEEDS:-1 2 3} jobs=${JOBS:-2}
 positive STEPS "$steps"
 positive JOBS "$jobs"
@@ -38,10 +38,10 @@ fi
 
 (($# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
 arm=$1 seed=$2
+[[ " ${arms[*]} " == *" $arm "* ]] || { say "$arm is not one of ${arms[*]}" >&2; exit 2; }
 case $arm in
     rising-* | easy-*) task=addends ;;
     falling-* | bonus-*) task=routes ;;
-    *) say "$arm is not one of ${arms[*]}" >&2; exit 2 ;;
 esac
 run=$home/$arm-seed$seed inputs=$home/inputs-$task-seed$seed
 

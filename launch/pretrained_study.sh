@@ -32,7 +32,7 @@ source launch/addends/job.sh
 source launch/pretrained/job.sh
 
 arms=({chain_sum,countdown,sentences,again}-{grpo,stare50,stare20,anneal,bonus_pi,bonus})
-[[ -z ${ARMS:-} ]] || read -ra arms <<<"$ARMS"
+(($# > 0)) || [[ -z ${ARMS:-} ]] || read -ra arms <<<"$ARMS" # a run alone is checked against all
 steps=${STEPS:-60} again_steps=${AGAIN_STEPS:-40} seeds=${SEEDS:-0 1} jobs=1
 positive STEPS "$steps"
 positive AGAIN_STEPS "$again_steps"

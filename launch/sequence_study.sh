@@ -31,7 +31,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
 rules=(any smallest closest largest even)
-arms=(${ARMS:-grpo bonus stare stare+entropy_bonus})
+arms=(grpo bonus stare stare+entropy_bonus)
+(($# > 0)) || [[ -z ${ARMS:-} ]] || read -ra arms <<<"$ARMS" # a run alone is checked against all
 steps=${STEPS:-120} seeds=${SEEDS:-6 7 8} jobs=${JOBS:-2}
 positive STEPS "$steps"
 positive JOBS "$jobs"

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +66,9 @@ def test_the_claims_of_the_study(tmp_path, monkeypatch, capsys, last, status, sa
     assert (tmp_path / "table.md").read_text().count("\n") == 2 + 5
 
 
-def test_a_run_that_is_not_of_the_study_is_refused():
-    script = LAUNCH / "both_ways.sh"
-    done = subprocess.run(["bash", script, "sideways-both", "0"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "sideways-both is not one of rising-grpo" in done.stderr
+@pytest.mark.parametrize("arm", ["sideways-both", "rising-botch", "bonus-grpo"])
+def test_a_run_that_is_not_of_the_study_is_refused(arm):
+    """Also where it comes from a mistyped ARMS, which the runs inherit."""
+    command, environment = ["bash", LAUNCH / "both_ways.sh", arm, "0"], os.environ | {"ARMS": arm}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 2 and f"{arm} is not one of rising-grpo" in done.stderr
