@@ -7,9 +7,10 @@
 #   even      with an even first addend             1 to 5
 # Four ways to train, the same in all stages: grpo; bonus, the constant entropy bonus that launch/one_setting_study.sh
 # chose; and stare and stare+entropy_bonus under PI to 0.4 nats, which is about half of the first entropy. The target is in
-# nats, because a stage is a job of its own: 50 % would be half of what the stage before left. Three new seeds, 6, 7 and 8;
-# the model is that of launch/entropy_study.sh, with 400 steps of supervised training. All of it was written before the
-# runs. Others claim that policies whose entropy is preserved stay trainable in sequence: REPO, arXiv 2603.11682.
+# nats, because a stage is a job of its own: 50 % would be half of what the stage before left. Three new seeds, 6, 7 and 8,
+# of which 6 and 7 come first and are enough for the claims; the model is that of launch/entropy_study.sh, with 400 steps of
+# supervised training. All of it was written before the runs. Others claim that policies whose entropy is preserved stay
+# trainable in sequence: REPO, arXiv 2603.11682.
 #
 # Claims; an end is the mean reward of the last 20 steps of a stage, the mean of the seeds, "later" the mean of the stages 2
 # to 5, in which the rule has changed:

@@ -209,6 +209,13 @@ def test_the_claims_of_the_sequence(tmp_path, monkeypatch, capsys, changed, verd
     assert len(cells(tmp_path)) == len(ways) and is_drawn(tmp_path, 3)
 
 
+@pytest.mark.parametrize("seeds, verdict", [((6, 7), "pass"), ((6,), "open")])
+def test_two_seeds_are_enough_for_the_claims_of_the_sequence(tmp_path, monkeypatch, capsys, seeds, verdict):
+    lines = [line("even", way, seed, ends) for way, ends in LATER.items() for seed in seeds]
+    _, claims = judged(sequence, monkeypatch, capsys, tmp_path, lines)
+    assert {claim[:4] for claim in claims} == {verdict}
+
+
 def test_the_methods_side_by_side(tmp_path, monkeypatch, capsys):
     runs = []
     for arm, h, seconds in (("grpo", 0.05, 0.5), ("kl_cov", 0.45, 0.6), ("kl_cov_pi", 0.39, 0.55)):
