@@ -82,6 +82,13 @@ def read(file: Path) -> list[Result]:
     return [Result(**{**line, "stages": [Stage(**stage) for stage in line["stages"]]}) for line in lines]
 
 
+def written(name: str) -> Path:
+    """The type of an argument: a file of results that is there, so that a mistyped one is no study without runs."""
+    if not Path(name).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {name}: it comes with the first finished run of the study")
+    return Path(name)
+
+
 def is_done(file: Path, recipe: str) -> bool:
     return any(result.recipe == recipe for result in read(file))
 
@@ -146,7 +153,7 @@ def present(
     """The command of a study that is judged by its file of results: writes its table and its figure, and prints table
     and claims. Returns `report`'s status."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=written)
     parser.add_argument("--table", type=Path, required=True, metavar="FILE")
     parser.add_argument("--png", type=Path, required=True, metavar="FILE")
     args = parser.parse_args()

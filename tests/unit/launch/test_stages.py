@@ -216,6 +216,15 @@ def test_two_seeds_are_enough_for_the_claims_of_the_sequence(tmp_path, monkeypat
     assert {claim[:4] for claim in claims} == {verdict}
 
 
+def test_results_that_are_not_there_are_no_study_without_runs(tmp_path, monkeypatch, capsys):
+    outputs = ["--table", tmp_path / "table.md", "--png", tmp_path / "figure.png"]
+    monkeypatch.setattr(sys, "argv", ["study.py", *map(str, [tmp_path / "none.jsonl", *outputs])])
+    with pytest.raises(SystemExit) as ended:
+        sequence.main()
+    assert ended.value.code == 2 and f"there is no file {tmp_path / 'none.jsonl'}" in capsys.readouterr().err
+    assert not (tmp_path / "table.md").exists()
+
+
 def test_the_methods_side_by_side(tmp_path, monkeypatch, capsys):
     runs = []
     for arm, h, seconds in (("grpo", 0.05, 0.5), ("kl_cov", 0.45, 0.6), ("kl_cov_pi", 0.39, 0.55)):
