@@ -25,6 +25,7 @@ from second_stage import draw_stages  # noqa: E402
 RULES = ("any", "smallest", "closest", "largest", "even")
 WAYS = {"grpo": "GRPO", "bonus": "constant bonus", "stare": "STARE, PI", "stare+entropy_bonus": "STARE + bonus, PI"}
 SEEDS = 2  # or more, by which a claim is judged
+TOP = 1.0  # of the figure's entropies, in nats
 LEAST_ABOVE, LEAST, WORN, ALIKE = 0.10, 0.80, 0.10, 0.05
 
 Arms = dict[str, list[Result]]
@@ -98,18 +99,19 @@ def claims(arms: Arms) -> list[tuple[bool | None, str]]:
 
 
 def draw(arms: Arms, path: Path) -> None:
-    """A column for each way, reward above and entropy below, a line a seed."""
+    """A column for each way, reward above and entropy below, a line a seed. What leaves a panel is said in it."""
     seeds = sorted({result.seed for of in arms.values() for result in of})
     colours = {seed: COLOURS[place % len(COLOURS)] for place, seed in enumerate(seeds)}
     with matplotlib.rc_context({**STYLE, "font.size": 8, "axes.titlesize": 9}):
         figure = Figure(figsize=(13, 5.5), dpi=130)
         grid = figure.subplots(2, len(WAYS), squeeze=False)
         for place, (way, title) in enumerate(WAYS.items()):
-            for ax, curve, top in ((grid[0][place], "reward", 1.02), (grid[1][place], "entropy", None)):
+            for ax, curve, top in ((grid[0][place], "reward", 1.02), (grid[1][place], "entropy", TOP)):
                 for result in arms[way]:
                     draw_stages(ax, result, curve, colours[result.seed])
-                if not arms[way]:
-                    ax.text(0.5, 0.5, "no run yet", transform=ax.transAxes, ha="center", color="#777777")
+                highest = max([0.0, *(max(stage.curves[curve]) for result in arms[way] for stage in result.stages)])
+                if said := "no run yet" if not arms[way] else f"up to {highest:.1f}" if highest > top else "":
+                    ax.text(0.97, 0.9, said, transform=ax.transAxes, ha="right", color="#777777")
                 ax.set(ylim=(0, top), xlim=(0, None), xlabel="step")
             grid[0][place].set_title(title)
         grid[0][0].set_ylabel("reward")
