@@ -17,7 +17,8 @@
 # and the report of the runs that are here are in runs/any_task_study. It ends with status 1 if a claim does not hold.
 # STEPS=200 SEEDS="0 1 2" JOBS=2 are the steps of a run, the seeds and how many runs go on at a time.
 # ARMS="routes-stare" are some of the arms only. An arm is TASK-METHOD, with -lr1e-4 behind it for another learning rate;
-# launch/one_setting_study.sh has more methods. `train` as the only argument: without table, report and claims.
+# launch/one_setting_study.sh has more methods, and strong_bonus, STARE with a bonus that may go to 1 instead of 0.2, was
+# tried on reversal afterwards, since no other held it. `train` as the only argument: without table, report and claims.
 # launch/any_task_study.sh ARM SEED is one of the runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -54,6 +55,9 @@ case $method in
     bonus_*) bonus_job "${method#bonus_}" && job+=(--entropy.target 50%) ;; # logged, and not pursued
     stare | entropy_bonus | stare+entropy_bonus | repo)
         job+=(--policy_loss "$method" --entropy.schedule pi --entropy.target 50%)
+        ;;
+    strong_bonus)
+        job+=(--policy_loss stare+entropy_bonus --entropy.schedule pi --entropy.target 50% --entropy_bonus.bound 1)
         ;;
     *) say "$arm has no method, such as grpo or stare" >&2; exit 2 ;;
 esac
