@@ -39,6 +39,7 @@ positive AGAIN_STEPS "$again_steps"
 home=$PWD/runs/pretrained_study
 
 if (($# == 0)); then
+    check_seeds # before the two runs that choose the learning rate
     bash launch/install.sh
     "$python" launch/pretrained/install_tasks.py
     mkdir -p "$home"

@@ -17,6 +17,14 @@ positive() {
     [[ $2 =~ ^[1-9][0-9]*$ ]] || { say "$1=$2 is not a positive number" >&2; exit 2; }
 }
 
+# check_seeds: ends the script unless the words of `seeds` are numbers.
+check_seeds() {
+    local seed
+    for seed in $seeds; do
+        [[ $seed =~ ^[0-9]+$ ]] || { say "SEEDS=$seeds: $seed is not a number, such as 0" >&2; exit 2; }
+    done
+}
+
 # visible_gpus: prints how many GPUs a job here may use, 0 for the CPU runtime.
 visible_gpus() { "$python" -W ignore -c 'from openrlhf_stare import runtime; print(runtime.gpus())'; }
 
@@ -46,6 +54,7 @@ chosen_bonus() {
 # train_all: runs this script for each of `arms` with each of `seeds`, `jobs` at a time; sets `runs`, the folders in `home`
 # that are here, with their logs: those of lines in a file of results need not be.
 train_all() {
+    check_seeds
     bash launch/install.sh
     # xargs waits for all of them, and fails if one has failed.
     for seed in $seeds; do printf '%s '"$seed"'\n' "${arms[@]}"; done |

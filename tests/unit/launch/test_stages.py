@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,14 @@ def test_a_script_goes_through_all_of_its_arms(tmp_path, script, reason, arms):
     refused = [text.split()[1] for text in done.stderr.splitlines() if f"has {reason}" in text]
     assert set(refused) == arms and len(refused) == len(arms) * (3 if script == "second_stage.sh" else 2)
     assert done.returncode != 0
+
+
+@pytest.mark.parametrize("script", ["any_task", "pretrained", "sequence"])
+def test_a_seed_that_is_no_number_is_refused_before_any_run(script):
+    command, environment = ["bash", LAUNCH / f"{script}_study.sh"], os.environ | {"SEEDS": "0 six"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr == f"{script}_study: SEEDS=0 six: six is not a number, such as 0\n"
 
 
 # The results
