@@ -20,6 +20,12 @@
 #      higher than from GRPO's.
 # They are refuted where one of them does not hold; the table says which.
 #
+# A first part is what one session of two cores allows, and was fixed before its runs too: the sentences and their second
+# rule only, one seed, fewer steps, and the rate of 2e-5, because at 1e-5 30 steps of chain_sum did not bring the entropy
+# down to half. It tests claims 1 to 3 for one task, and claim 4 for as many arms as there is time for, in this order:
+#   STEPS=40 AGAIN_STEPS=20 SEEDS=0 LR=2e-5 ARMS="sentences-grpo sentences-stare50 sentences-stare20 sentences-bonus
+#   sentences-anneal sentences-bonus_pi again-grpo again-stare20 again-stare50" launch/pretrained_study.sh
+#
 # launch/pretrained_study.sh trains them all, one at a time, for some days on two cores. Started again, it goes on where it
 # was interrupted, in the middle of a run too. The results are in runs/pretrained_study: report.html and table.md, with
 # ten answers of each run in its answers.json. It ends with status 1 if a claim does not hold.
