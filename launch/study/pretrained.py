@@ -1,28 +1,27 @@
-"""The results of the pretrained study: python launch/study/pretrained.py RUN [RUN …] --table FILE
+"""The results of the pretrained study: python launch/study/pretrained.py RESULTS --table FILE --png FILE
 
-A RUN is the folder of one task, arm and seed, such as sentences-stare20-seed0, with its TensorBoard logs and its
-answers.json. Writes the table and prints for each claim whether it holds. Exit status 1: one does not.
-python launch/study/pretrained.py --choose RUN RUN prints the learning rate of the run with the higher mean reward,
-which stands in its name: chain_sum-lr1e-5-seed90.
+RESULTS is the study's file of results, see results.py. Writes the table, with ten answers of each arm's model, and the
+curves, and prints for each claim of launch/pretrained_study.sh whether it holds. Exit status 1: one does not; claims
+whose runs are missing are open.
+python launch/study/pretrained.py RESULTS --choose prints the learning rate with the higher mean reward on chain_sum.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
-import numpy as np
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from openrlhf_stare.algorithms.verdict import AUTHORITY, BAND, ENTROPY, HELD, LITTLE_AUTHORITY, TARGET
-from openrlhf_stare.report.figures import REWARD
-from openrlhf_stare.report.reading import Run, read_runs
+from openrlhf_stare.algorithms.verdict import HELD
+from openrlhf_stare.report.figures import COLOURS, STYLE
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
-from results import report  # noqa: E402
+import results  # noqa: E402
+from results import Result  # noqa: E402
 
 ARMS = {
     "grpo": "GRPO",
@@ -32,149 +31,163 @@ ARMS = {
     "bonus_pi": "entropy bonus, PI, 20 %",
     "bonus": "entropy bonus, constant",
 }
+WITHOUT_TARGET = ("grpo", "bonus")
 TO_RECOMMEND = ("stare50", "anneal", "stare20")  # the highest target first
 TASKS = ("chain_sum", "countdown", "sentences")
 SEVERAL = ("countdown", "sentences")  # the tasks with several right answers
 AGAIN = "again"  # the sentences under the other rule
 LOST, GAINED, DISTINCT = 0.05, 0.05, 1.25
+RATE = "lr"  # before the rate in the name of an arm that chooses it
+
+Runs = dict[tuple[str, str, int], Result]  # by task, arm and seed
 
 
-@dataclass(frozen=True)
-class Result:
-    """One run: its logs, and what launch/pretrained/answers.py found."""
-
-    run: Run
-    answers: dict[str, float]
-
-    def last_third(self, *tags: str) -> np.ndarray:
-        values = self.run.finite(*tags).values
-        return values[len(values) - max(1, len(values) // 3) :]
-
-    @property
-    def reward(self) -> float:
-        return float(self.last_third(*REWARD).mean())
-
-    @property
-    def in_band(self) -> float | None:
-        """Of the last third's steps with some authority the share within BAND of the target; None without any."""
-        entropy, target, authority = (self.last_third(tag) for tag in (ENTROPY, TARGET, AUTHORITY))
-        able = authority >= LITTLE_AUTHORITY
-        return float(np.mean(np.abs(entropy - target)[able] <= BAND * target[able])) if able.any() else None
-
-
-Results = dict[tuple[str, str, int], Result]  # by task, arm and seed
-
-
-def read(folders: list[Path]) -> Results:
-    """The results of the folders.
+def runs_of(found: list[Result]) -> Runs:
+    """Those of the arms, in the order of tasks, seeds and arms.
 
     Raises:
-        ValueError: a folder has another name.
+        SystemExit: a task has two runs of an arm and a seed, which are of different sizes.
     """
-    results: Results = {}
-    for folder, run in zip(folders, read_runs(folders), strict=True):
-        named = re.fullmatch(r"(\w+?)-(\w+)-seed(\d+)", folder.name)
-        if not named:
-            raise ValueError(f"{folder.name} is not TASK-ARM-seedNUMBER")
-        answers = json.loads((folder / "answers.json").read_text())
-        results[named[1], named[2], int(named[3])] = Result(run, answers)
-    return results
+    order = [*TASKS, AGAIN]
+    compared = [result for result in found if result.arm in ARMS]
+    compared.sort(key=lambda result: (order.index(result.task), result.seed, list(ARMS).index(result.arm)))
+    runs: Runs = {}
+    for result in compared:
+        place = result.task, result.arm, result.seed
+        if place in runs:
+            steps = " and ".join(str(of.figures["steps"]) for of in (runs[place], result))
+            name = result.stages[-1].name
+            raise SystemExit(
+                f"pretrained: {name} has two runs, of {steps} steps: compare runs of one setting in a file"
+            )
+        runs[place] = result
+    return runs
 
 
-def table(results: Results) -> str:
-    """A markdown table, a row for each run."""
-    head = ("task, seed", "arm", "first entropy", "entropy", "in band", "authority", "reward")
-    rows = [(*head, "right of 16", "different right ones", "verdict"), ("---",) * 10]
-    for (task, arm, seed), result in results.items():
-        in_band = result.in_band if result.run.finite(TARGET) else None
+def in_band(result: Result) -> str:
+    """Of the last third's steps with some authority the share in band, where the arm pursues a target."""
+    if result.arm in WITHOUT_TARGET:
+        return "–"
+    share = result.figures["in_band_with_authority"]
+    return "no authority" if share is None else f"{100 * float(share):.0f} %"
+
+
+def table(runs: Runs) -> str:
+    """A markdown table with a row for each run, and one of answers."""
+    head = ("task, seed", "arm", "first entropy", "entropy", "in band", "with authority", "reward")
+    rows = [(*head, "right of 16", "different right ones", "verdict")]
+    for (task, arm, seed), result in runs.items():
+        held = result.figures["with_authority"]
         rows.append(
             (
                 f"{task}, {seed}",
                 ARMS[arm],
-                f"{result.run.finite(ENTROPY).values[0]:.2f}",
-                f"{result.last_third(ENTROPY).mean():.2f}",
-                "–" if in_band is None else f"{100 * in_band:.0f} %",
-                f"{result.last_third(AUTHORITY).mean():.2f}",
-                f"{result.reward:.3f}",
-                f"{16 * result.answers['right']:.1f}",
-                f"{result.answers['distinct_right']:.1f}",
-                result.run.verdict.kind if result.run.verdict else "–",
+                f"{result.number('first_entropy'):.2f}",
+                f"{result.number('entropy'):.2f}",
+                in_band(result),
+                "–" if held is None else f"{100 * float(held):.0f} %",
+                f"{result.number('reward'):.3f}",
+                f"{16 * result.number('right'):.1f}",
+                f"{result.number('distinct_right'):.1f}",
+                str(result.figures["verdict"] or "–"),
             )
         )
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    read = [("task, seed", "arm", "ten answers, each to another held-out prompt; * is a right one")]
+    for (task, arm, seed), result in runs.items():
+        texts = " <br> ".join(
+            f"{'*' if row['reward'] == 1 else ''}`{row['answer'].replace('|', '/')!r}`"
+            for row in result.stages[-1].answers
+        )
+        read.append((f"{task}, {seed}", ARMS[arm], texts))
+    return f"{results.markdown(rows)}\n{results.markdown(read)}"
 
 
-def recommended(results: Results) -> tuple[str | None, dict[str, float]]:
+def recommended(runs: Runs) -> tuple[str | None, dict[str, float]]:
     """The arm with the highest target that loses at most LOST of GRPO's reward anywhere, and the most that each loses.
 
     None: every one loses more. An arm whose runs are not all there is not considered.
     """
     losses: dict[str, float] = {}
-    grpo = [(task, seed) for task, arm, seed in results if arm == "grpo" and task in TASKS]
+    grpo = [(task, seed) for task, arm, seed in runs if arm == "grpo" and task in TASKS]
     for arm in TO_RECOMMEND:
-        pairs = [(results[task, "grpo", seed], results.get((task, arm, seed))) for task, seed in grpo]
+        pairs = [(runs[task, "grpo", seed], runs.get((task, arm, seed))) for task, seed in grpo]
         if pairs and all(held for _, held in pairs):
-            losses[arm] = max(plain.reward - held.reward for plain, held in pairs)
+            losses[arm] = max(plain.number("reward") - held.number("reward") for plain, held in pairs)
     return next((arm for arm, loss in losses.items() if loss <= LOST), None), losses
 
 
-def claims(results: Results) -> list[tuple[bool, str]]:
-    """What the study is to show: whether it does, and a sentence with the figures."""
-    found = []
-    for (task, arm, seed), result in results.items():
+def claims(runs: Runs) -> list[tuple[bool | None, str]]:
+    """What the study is to show: whether it does, and a sentence with the figures; open where no run is."""
+    found: list[tuple[bool | None, str]] = [
+        (None, f"{task}: no run yet") for task in (*TASKS, AGAIN) if task not in {task for task, _, _ in runs}
+    ]
+    for (task, arm, seed), result in runs.items():
         if task in SEVERAL and arm in ("stare50", "stare20"):
-            in_band = result.in_band
-            said = "no step has authority" if in_band is None else f"{100 * in_band:.0f} % of the steps are in band"
+            share = result.figures["in_band_with_authority"]
+            said = "no step has authority" if share is None else f"{100 * float(share):.0f} % of the steps are in band"
             found.append(
                 (
-                    in_band is None or in_band >= HELD,
+                    share is None or float(share) >= HELD,
                     f"{task}, {ARMS[arm]}, seed {seed}: {said}; wanted: {100 * HELD:.0f} %",
                 )
             )
-    best, losses = recommended(results)
+    best, losses = recommended(runs)
     said = ", ".join(f"{ARMS[arm]} {loss:.3f}" for arm, loss in losses.items())
-    found.append((best is not None, f"lost of GRPO's reward at most: {said}; wanted: one of at most {LOST}"))
+    if losses:
+        found.append((best is not None, f"lost of GRPO's reward at most: {said}; wanted: one of at most {LOST}"))
     if best:
         found.append((True, f"to recommend: {ARMS[best]}"))
     # Without one to recommend the lowest target shows what holding is good for.
     arm = best or TO_RECOMMEND[-1]
-    for (task, other, seed), grpo in results.items():
-        if other != "grpo" or (task, arm, seed) not in results:
+    for (task, other, seed), grpo in runs.items():
+        if other != "grpo" or (task, arm, seed) not in runs:
             continue
-        held, name = results[task, arm, seed], f"{task}, {ARMS[arm]}, seed {seed}"
+        held, name = runs[task, arm, seed], f"{task}, {ARMS[arm]}, seed {seed}"
         if task in SEVERAL:
-            ours, theirs = held.answers["distinct_right"], grpo.answers["distinct_right"]
+            ours, theirs = held.number("distinct_right"), grpo.number("distinct_right")
             said = f"{name}: {ours:.1f} different right answers; wanted: {DISTINCT} times GRPO's {theirs:.1f}"
             found.append((ours >= DISTINCT * theirs, said))
         elif task == AGAIN:
-            said = f"{name}: reward {held.reward:.3f} under the other rule; wanted: {GAINED} above GRPO's model"
-            found.append((held.reward >= grpo.reward + GAINED, f"{said}, {grpo.reward:.3f}"))
+            ours, theirs = held.number("reward"), grpo.number("reward")
+            said = f"{name}: reward {ours:.3f} under the other rule; wanted: {GAINED} above GRPO's model, {theirs:.3f}"
+            found.append((ours >= theirs + GAINED, said))
     return found
 
 
-def chosen_rate(folders: list[Path]) -> str:
-    """The learning rate in the name of the run with the highest mean reward."""
-    best = max(zip(folders, read_runs(folders), strict=True), key=lambda pair: pair[1].finite(*REWARD).values.mean())
-    return re.search(r"-lr(.+)-seed", best[0].name)[1]
+def draw(runs: Runs, path: Path) -> None:
+    """A column for each task, reward above and entropy below, a line for each arm and seed."""
+    tasks = [task for task in (*TASKS, AGAIN) if task in {task for task, _, _ in runs}]
+    colours = dict(zip(ARMS, COLOURS, strict=False))
+    with matplotlib.rc_context({**STYLE, "font.size": 8, "axes.titlesize": 9}):
+        figure = Figure(figsize=(1 + 5 * len(tasks), 5.5), dpi=130)
+        grid = figure.subplots(2, len(tasks), squeeze=False)
+        for place, task in enumerate(tasks):
+            for ax, curve, top in ((grid[0][place], "reward", 1.02), (grid[1][place], "entropy", None)):
+                for (of, arm, _), result in runs.items():
+                    if of == task:
+                        curves = result.stages[-1].curves
+                        ax.plot(curves["step"], curves[curve], color=colours[arm], lw=1.1)
+                ax.set(ylim=(0, top), xlim=(0, None), xlabel="step")
+            grid[0][place].set_title("sentences, the other way round" if task == AGAIN else task)
+        grid[0][0].set_ylabel("reward")
+        grid[1][0].set_ylabel("entropy (nats)")
+        lines = [Line2D([], [], color=colours[arm], lw=2, label=label) for arm, label in ARMS.items()]
+        figure.legend(handles=lines, loc="outside upper center", ncols=6 if len(tasks) > 1 else 3, frameon=False)
+        figure.savefig(path)
+
+
+def chosen_rate(found: list[Result]) -> str:
+    """The learning rate of the run with the highest mean reward; it stands in the arm, such as lr1e-5."""
+    rates = [result for result in found if result.arm.startswith(RATE)]
+    best = max(rates, key=lambda result: fmean(result.stages[-1].curves["reward"]))
+    return best.arm.removeprefix(RATE)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument("--table", type=Path, metavar="FILE")
-    parser.add_argument("--choose", action="store_true", help="print the better learning rate")
-    args = parser.parse_args()
-    if args.choose:
-        print(chosen_rate(args.runs))
+    if sys.argv[2:] == ["--choose"]:
+        print(chosen_rate(results.read(Path(sys.argv[1]))))
         return 0
-    if not args.table:
-        parser.error("give --table FILE or --choose")
-
-    results = read(args.runs)
-    text = table(results)
-    args.table.write_text(text)
-    print(text)
-    return report(claims(results))
+    return results.present(__doc__.splitlines()[0], runs_of, table, draw, claims)
 
 
 if __name__ == "__main__":

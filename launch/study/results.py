@@ -15,7 +15,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,12 +27,14 @@ RECIPE_HASH = 12  # letters
 class Stage:
     """One training: its name, its figures as launch/study/enter.py computes them, and its curves, thinned.
 
-    `curves["step"]` are the middles of equal spans of steps, the other curves the means over these spans.
+    `curves["step"]` are the middles of equal spans of steps, the other curves the means over these spans. `answers`
+    are some of the trained model's, where the study keeps any: question, answer and reward.
     """
 
     name: str
     figures: dict[str, float | str | None]
     curves: dict[str, list[float]]
+    answers: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

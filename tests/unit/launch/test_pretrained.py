@@ -33,7 +33,7 @@ install_tasks = load("pretrained/install_tasks")
 answers = load("pretrained/answers")
 warm_up = load("pretrained/warm_up")
 make, sentences, the_other_way = load("sentences/make"), load("sentences/reward"), load("sentences/reversed")
-study = load("study/pretrained")
+study, enter, results = load("study/pretrained"), load("study/enter"), load("study/results")
 
 
 # ── the model ──
@@ -263,21 +263,32 @@ def test_the_warm_up_teaches_the_answers_and_their_end(one_thread):
 # ── the study ──
 
 
-def write_run(folder: Path, entropy: float, reward: float, distinct_right: float, target: float | None = None) -> Path:
-    logs = folder / "tensorboard" / folder.name
+def enter_run(
+    file: Path, name: str, entropy: float, reward: float, distinct_right: float, target: float | None = None
+) -> None:
+    """A run of 30 steps, as the study leaves it, and its line in the file of results."""
+    folder = file.parent / name
+    logs = folder / "tensorboard" / name
     with SummaryWriter(str(logs)) as writer:
         for step in range(1, 31):
             figures = {"entropy/mean": 1.0 if step == 1 else entropy, "entropy/authority": 0.8}
-            figures["rollout/reward_mean"] = reward
+            # Of the last third alone, which is what the claims are about.
+            figures["rollout/reward_mean"] = reward if step > 20 else 0.0
             if target:
                 figures |= {"entropy/target": target, "entropy/gate_on": 1.0, "entropy/effort": 0.5}
-            for name, value in figures.items():
-                writer.add_scalar(f"train/{name}", value, step)
+            for tag, value in figures.items():
+                writer.add_scalar(f"train/{tag}", value, step)
     facts = {"is_idle": False, "needs_advantages": True, "pursues_target": True}
     settings = {"strengths": [], "sets": None, "facts": facts if target else {}, "flags": {}, "arguments": {}}
     (logs / "settings.json").write_text(json.dumps(settings))
-    (folder / "answers.json").write_text(json.dumps({"right": 0.5, "distinct_right": distinct_right}))
-    return folder
+    rows = [
+        {"place": number % 2, "question": f"question {number // 2}", "answer": f"a|b {number}", "reward": 1.0}
+        for number in range(32)
+    ]
+    record = {"right": 0.5, "distinct": 12.0, "distinct_right": distinct_right, "answers": rows}
+    (folder / "answers.json").write_text(json.dumps(record))
+    (folder / "recipe").write_text(f"30 steps\n--logger.wandb.run_name\n{name}\n")
+    enter.enter(file, folder, [], None, part=3, answers=True)
 
 
 # The arm that costs little: its entropy, target, reward and different right answers, by task.
@@ -316,32 +327,58 @@ GOOD = {"chain_sum": (0.2, 0.88), "countdown": (0.2, 0.78), "sentences": (0.2, 0
     ],
 )
 def test_the_claims_of_the_study(tmp_path, monkeypatch, capsys, change, status, said):
-    runs = []
+    file = tmp_path / "pretrained.jsonl"
     for task, (target, reward) in GOOD.items():
         for arm, figures in {
             "grpo": {"entropy": 0.05, "reward": reward + 0.02, "distinct_right": 5.0},
             "stare20": {"entropy": target, "reward": reward, "distinct_right": 9.0, "target": target},
             "stare50": {"entropy": 0.5, "reward": 0.6, "distinct_right": 5.5, "target": 0.5},
         }.items():
-            runs.append(write_run(tmp_path / f"{task}-{arm}-seed0", **figures | change.get(f"{task}-{arm}", {})))
+            enter_run(file, f"{task}-{arm}-seed0", **figures | change.get(f"{task}-{arm}", {}))
     for arm, reward in (("grpo", 0.3), ("stare20", 0.6)):
         figures = {"entropy": 0.1, "reward": reward, "distinct_right": 3.0} | change.get(f"again-{arm}", {})
-        runs.append(write_run(tmp_path / f"again-{arm}-seed0", **figures))
-    monkeypatch.setattr(sys, "argv", ["pretrained.py", *map(str, runs), "--table", str(tmp_path / "table.md")])
+        enter_run(file, f"again-{arm}-seed0", **figures)
+    png = tmp_path / "curves.png"
+    monkeypatch.setattr(
+        sys, "argv", ["pretrained.py", str(file), "--table", str(tmp_path / "table.md"), "--png", str(png)]
+    )
     assert study.main() == status
     out = capsys.readouterr().out
     assert all(sentence in out for sentence in said), out
-    table = (tmp_path / "table.md").read_text()
-    assert table.count("\n") == 2 + len(runs) and "| sentences, 0 | GRPO | 1.00 | 0.05 | – | 0.80 |" in table
+    figures_of_runs, texts = (tmp_path / "table.md").read_text().split("\n\n")
+    assert len(figures_of_runs.splitlines()) == len(texts.splitlines()) == 2 + 11
+    assert "| sentences, 0 | GRPO | 1.00 | 0.05 | – | 100 % |" in figures_of_runs
+    # One answer to each of ten prompts, first those in the first place.
+    ten = " <br> ".join(f"*`'a/b {number}'`" for number in range(0, 20, 2))
+    assert f"| sentences, 0 | GRPO | {ten} |" in texts
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_study_that_has_begun_is_judged_as_far_as_it_goes(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "pretrained.jsonl"
+    enter_run(file, "sentences-stare50-seed0", 0.5, 0.6, 5.5, target=0.5)
+    paths = ["--table", str(tmp_path / "table.md"), "--png", str(tmp_path / "curves.png")]
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", str(file), *paths])
+    assert study.main() == 0
+    out = capsys.readouterr().out
+    assert "open chain_sum: no run yet" in out and "open again: no run yet" in out
+    assert "pass sentences, STARE, 50 %, seed 0: 100 % of the steps are in band" in out and "lost" not in out
+
+    line = json.loads(file.read_text())
+    line["stages"][0]["figures"]["steps"] = 60
+    file.write_text(f"{file.read_text()}{json.dumps({**line, 'recipe': 'another'})}\n")
+    with pytest.raises(SystemExit, match="sentences-stare50-seed0 has two runs, of 30 and 60 steps"):
+        study.main()
 
 
 def test_the_learning_rate_with_the_higher_reward_is_chosen(tmp_path, monkeypatch, capsys):
-    runs = [
-        write_run(tmp_path / f"chain_sum-lr{rate}-seed90", 0.1, reward, 1)
-        for rate, reward in (("1e-5", 0.6), ("2e-5", 0.5))
-    ]
-    monkeypatch.setattr(sys, "argv", ["pretrained.py", "--choose", *map(str, runs)])
+    file = tmp_path / "pretrained.jsonl"
+    for rate, reward in (("1e-5", 0.6), ("2e-5", 0.5)):
+        enter_run(file, f"chain_sum-lr{rate}-seed90", 0.1, reward, 1)
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", str(file), "--choose"])
     assert study.main() == 0 and capsys.readouterr().out == "1e-5\n"
+    assert study.runs_of(results.read(file)) == {}
 
 
 def test_an_arm_of_the_study_that_is_none_is_refused():
