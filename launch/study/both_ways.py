@@ -17,7 +17,7 @@ from openrlhf_stare.report.figures import REWARD
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
-from results import report  # noqa: E402
+from results import report, run_folder  # noqa: E402
 
 Runs = dict[str, dict[int, Run]]  # "rising-both" -> seed -> run
 
@@ -106,7 +106,7 @@ def claims(arms: Runs) -> list[tuple[bool, str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("runs", nargs="+", type=run_folder, metavar="RUN")
     parser.add_argument("--table", type=Path, required=True, metavar="FILE")
     args = parser.parse_args()
 

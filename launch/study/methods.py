@@ -22,6 +22,7 @@ from openrlhf_stare.report.figures import BAND, COLOURS, ENTROPY, REWARD, STYLE
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
+from results import run_folder  # noqa: E402
 from summary import draw_curves, mean_and_sd  # noqa: E402
 
 TARGET = 0.4  # nats, that of the arms under PI; the others are held against it too
@@ -125,7 +126,7 @@ def draw(arms: dict[str, list[Result]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("runs", nargs="+", type=run_folder, metavar="RUN")
     parser.add_argument("--table", type=Path, required=True, metavar="FILE")
     parser.add_argument("--png", type=Path, required=True, metavar="FILE")
     args = parser.parse_args()

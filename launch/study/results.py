@@ -91,6 +91,13 @@ def written(name: str) -> Path:
     return Path(name)
 
 
+def run_folder(name: str) -> Path:
+    """The type of an argument: a folder that is there, a run's mostly."""
+    if not Path(name).is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {name}: give that of a run")
+    return Path(name)
+
+
 def is_done(file: Path, recipe: str) -> bool:
     return any(result.recipe == recipe for result in read(file))
 

@@ -16,6 +16,7 @@ from openrlhf_stare.report.figures import COLOURS, REWARD, STYLE
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
+from results import run_folder  # noqa: E402
 from summary import SOLVED, draw_curves, mean_and_sd, steps_to_solve  # noqa: E402
 
 ARMS = {"tpo": "TPO", "grpo": "GRPO without KL", "grpo_kl": "GRPO with KL"}
@@ -58,7 +59,7 @@ def seed_of(run: Run) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("runs", nargs="+", type=run_folder, metavar="RUN")
     parser.add_argument("--table", type=Path, required=True, metavar="FILE")
     parser.add_argument("--png", type=Path, required=True, metavar="FILE")
     args = parser.parse_args()

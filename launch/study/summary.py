@@ -22,7 +22,7 @@ from openrlhf_stare.report.page import FinalFigures, final_figures
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
-from results import report  # noqa: E402
+from results import report, run_folder  # noqa: E402
 
 ARMS = {"grpo": "GRPO", "fixed": "STARE, fixed", "adaptive": "STARE, adaptive", "pi": "STARE, PI"}
 SOLVED = 0.9  # the mean reward at which a task counts as solved
@@ -162,7 +162,7 @@ def draw_curves(ax, runs: list[Run], tags: tuple[str, ...], colour: str, label: 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("runs", nargs="+", type=run_folder, metavar="RUN")
     parser.add_argument("--table", type=Path, required=True, metavar="FILE")
     parser.add_argument("--png", type=Path, required=True, metavar="FILE")
     args = parser.parse_args()

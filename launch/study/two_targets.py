@@ -13,6 +13,9 @@ import numpy as np
 from openrlhf_stare.report.figures import BAND, ENTROPY, TARGET
 from openrlhf_stare.report.reading import Run, read_run
 
+sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
+from results import run_folder  # noqa: E402
+
 
 def follows(run: Run) -> list[tuple[bool, str]]:
     """For each target, in the order of the steps: whether the entropy followed, and a sentence with the figures."""
@@ -34,7 +37,7 @@ def follows(run: Run) -> list[tuple[bool, str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("run", type=run_folder, metavar="RUN")
     args = parser.parse_args()
 
     found = follows(read_run(args.run, args.run.name))
