@@ -3,14 +3,12 @@
 RESULTS is the study's file of results, see results.py. Writes the table, with ten answers of each arm's model, and the
 curves, and prints for each claim of launch/pretrained_study.sh whether it holds. Exit status 1: one does not; claims
 whose runs are missing are open.
-python launch/study/pretrained.py RESULTS --choose prints the learning rate with the higher mean reward on chain_sum.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from statistics import fmean
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -37,22 +35,19 @@ TASKS = ("chain_sum", "countdown", "sentences")
 SEVERAL = ("countdown", "sentences")  # the tasks with several right answers
 AGAIN = "again"  # the sentences under the other rule
 LOST, GAINED, DISTINCT = 0.05, 0.05, 1.25
-RATE = "lr"  # before the rate in the name of an arm that chooses it
 
 Runs = dict[tuple[str, str, int], Result]  # by task, arm and seed
 
 
 def runs_of(found: list[Result]) -> Runs:
-    """Those of the arms, in the order of tasks, seeds and arms.
+    """In the order of tasks, seeds and arms.
 
     Raises:
         SystemExit: a task has two runs of an arm and a seed, which are of different sizes.
     """
     order = [*TASKS, AGAIN]
-    compared = [result for result in found if result.arm in ARMS]
-    compared.sort(key=lambda result: (order.index(result.task), result.seed, list(ARMS).index(result.arm)))
     runs: Runs = {}
-    for result in compared:
+    for result in sorted(found, key=lambda of: (order.index(of.task), of.seed, list(ARMS).index(of.arm))):
         place = result.task, result.arm, result.seed
         if place in runs:
             steps = " and ".join(str(of.figures["steps"]) for of in (runs[place], result))
@@ -155,38 +150,29 @@ def claims(runs: Runs) -> list[tuple[bool | None, str]]:
 
 
 def draw(runs: Runs, path: Path) -> None:
-    """A column for each task, reward above and entropy below, a line for each arm and seed."""
+    """A row for each task: reward and entropy, a line for each arm and seed."""
     tasks = [task for task in (*TASKS, AGAIN) if task in {task for task, _, _ in runs}]
     colours = dict(zip(ARMS, COLOURS, strict=False))
     with matplotlib.rc_context({**STYLE, "font.size": 8, "axes.titlesize": 9}):
-        figure = Figure(figsize=(1 + 5 * len(tasks), 5.5), dpi=130)
-        grid = figure.subplots(2, len(tasks), squeeze=False)
-        for place, task in enumerate(tasks):
-            for ax, curve, top in ((grid[0][place], "reward", 1.02), (grid[1][place], "entropy", None)):
+        figure = Figure(figsize=(11, 1 + 3 * len(tasks)), dpi=130)
+        grid = figure.subplots(len(tasks), 2, squeeze=False)
+        for row, task in zip(grid, tasks, strict=True):
+            for ax, curve, label, top in zip(
+                row, ("reward", "entropy"), ("reward", "entropy (nats)"), (1.02, None), strict=True
+            ):
                 for (of, arm, _), result in runs.items():
                     if of == task:
                         curves = result.stages[-1].curves
-                        ax.plot(curves["step"], curves[curve], color=colours[arm], lw=1.1)
-                ax.set(ylim=(0, top), xlim=(0, None), xlabel="step")
-            grid[0][place].set_title("sentences, the other way round" if task == AGAIN else task)
-        grid[0][0].set_ylabel("reward")
-        grid[1][0].set_ylabel("entropy (nats)")
-        lines = [Line2D([], [], color=colours[arm], lw=2, label=label) for arm, label in ARMS.items()]
-        figure.legend(handles=lines, loc="outside upper center", ncols=6 if len(tasks) > 1 else 3, frameon=False)
+                        ax.plot(curves["step"], curves[curve], color=colours[arm], lw=1.3)
+                ax.set(ylim=(0, top), xlim=(0, None), xlabel="step", ylabel=label)
+            row[0].set_title("sentences, the words the other way round" if task == AGAIN else task)
+        drawn = [arm for arm in ARMS if arm in {arm for _, arm, _ in runs}]
+        lines = [Line2D([], [], color=colours[arm], lw=2, label=ARMS[arm]) for arm in drawn]
+        figure.legend(handles=lines, loc="outside upper center", ncols=6, frameon=False)
         figure.savefig(path)
 
 
-def chosen_rate(found: list[Result]) -> str:
-    """The learning rate of the run with the highest mean reward; it stands in the arm, such as lr1e-5."""
-    rates = [result for result in found if result.arm.startswith(RATE)]
-    best = max(rates, key=lambda result: fmean(result.stages[-1].curves["reward"]))
-    return best.arm.removeprefix(RATE)
-
-
 def main() -> int:
-    if sys.argv[2:] == ["--choose"]:
-        print(chosen_rate(results.read(Path(sys.argv[1]))))
-        return 0
     return results.present(__doc__.splitlines()[0], runs_of, table, draw, claims)
 
 

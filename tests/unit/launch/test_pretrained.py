@@ -33,7 +33,7 @@ install_tasks = load("pretrained/install_tasks")
 answers = load("pretrained/answers")
 warm_up = load("pretrained/warm_up")
 make, sentences, the_other_way = load("sentences/make"), load("sentences/reward"), load("sentences/reversed")
-study, enter, results = load("study/pretrained"), load("study/enter"), load("study/results")
+study, enter = load("study/pretrained"), load("study/enter")
 
 
 # ── the model ──
@@ -369,16 +369,6 @@ def test_a_study_that_has_begun_is_judged_as_far_as_it_goes(tmp_path, monkeypatc
     file.write_text(f"{file.read_text()}{json.dumps({**line, 'recipe': 'another'})}\n")
     with pytest.raises(SystemExit, match="sentences-stare50-seed0 has two runs, of 30 and 60 steps"):
         study.main()
-
-
-def test_the_learning_rate_with_the_higher_reward_is_chosen(tmp_path, monkeypatch, capsys):
-    file = tmp_path / "pretrained.jsonl"
-    for rate, reward in (("1e-5", 0.6), ("2e-5", 0.5)):
-        enter_run(file, f"chain_sum-lr{rate}-seed90", 0.1, reward, 1)
-    capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["pretrained.py", str(file), "--choose"])
-    assert study.main() == 0 and capsys.readouterr().out == "1e-5\n"
-    assert study.runs_of(results.read(file)) == {}
 
 
 def test_an_arm_of_the_study_that_is_none_is_refused():
