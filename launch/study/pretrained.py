@@ -69,10 +69,10 @@ def in_band(result: Result) -> str:
 
 def table(runs: Runs) -> str:
     """A markdown table with a row for each run, and one of answers."""
-    head = ("task, seed", "arm", "first entropy", "entropy", "in band", "with authority", "reward")
+    head = ("task, seed", "arm", "first entropy", "entropy", "in band", "with authority", "effort", "reward")
     rows = [(*head, "right of 16", "different right ones", "verdict")]
     for (task, arm, seed), result in runs.items():
-        held = result.figures["with_authority"]
+        held, effort = result.figures["with_authority"], result.figures["effort"]
         rows.append(
             (
                 f"{task}, {seed}",
@@ -81,6 +81,7 @@ def table(runs: Runs) -> str:
                 f"{result.number('entropy'):.2f}",
                 in_band(result),
                 "–" if held is None else f"{100 * float(held):.0f} %",
+                "–" if effort is None else f"{float(effort):.2f}",
                 f"{result.number('reward'):.3f}",
                 f"{16 * result.number('right'):.1f}",
                 f"{result.number('distinct_right'):.1f}",
