@@ -61,7 +61,7 @@ def runs_of(found: list[Result]) -> Runs:
 
 def in_band(result: Result) -> str:
     """Of the last third's steps with some authority the share in band, where the arm pursues a target."""
-    if result.arm in WITHOUT_TARGET:
+    if result.arm in WITHOUT_TARGET or result.task == AGAIN:
         return "–"
     share = result.figures["in_band_with_authority"]
     return "no authority" if share is None else f"{100 * float(share):.0f} %"

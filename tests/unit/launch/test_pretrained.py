@@ -348,6 +348,8 @@ def test_the_claims_of_the_study(tmp_path, monkeypatch, capsys, change, status, 
     figures_of_runs, texts = (tmp_path / "table.md").read_text().split("\n\n")
     assert len(figures_of_runs.splitlines()) == len(texts.splitlines()) == 2 + 11
     assert "| sentences, 0 | GRPO | 1.00 | 0.05 | – | 100 % | – |" in figures_of_runs
+    # The other rule is learned by GRPO, without a target, from each arm's model.
+    assert "| again, 0 | STARE, 20 % | 1.00 | 0.10 | – | 100 % | – |" in figures_of_runs
     # One answer to each of ten prompts, first those in the first place.
     ten = " <br> ".join(f"*`'a/b {number}'`" for number in range(0, 20, 2))
     assert f"| sentences, 0 | GRPO | {ten} |" in texts
