@@ -22,7 +22,7 @@
 #      higher than from GRPO's.
 # They are refuted where one of them does not hold; the table says which.
 #
-# launch/pretrained_study.sh trains them all, one at a time, which takes some 23 hours of two cores: first a seed's
+# launch/pretrained_study.sh trains them all, one at a time, which takes about a day of two cores: first a seed's
 # sentences, then the other rule, then the other tasks. Each finished run becomes a line, with ten answers, of
 # docs/results/pretrained_60.jsonl, and is not trained again, on whatever machine it was; one that was interrupted here goes
 # on from its newest checkpoint. The results are in runs/pretrained_study: table.md and curves.png of all lines, report.html

@@ -140,6 +140,8 @@ def enter(
     if named is None or not recipe_file.exists():
         raise SystemExit(f"enter: {run} is no complete run called TASK-ARM-seedN")
     task, arm, seed = named.groups()
+    if answers and not (run / "answers.json").exists():
+        raise SystemExit(f"enter: {run} has no answers.json, which launch/pretrained/answers.py writes")
     recipe = results.recipe_hash(recipe_file.read_text())
     if results.is_done(file, recipe):
         print(f"{run.name}: is in {file.name}")

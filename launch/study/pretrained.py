@@ -166,6 +166,7 @@ def draw(runs: Runs, path: Path) -> None:
                         curves = result.stages[-1].curves
                         ax.plot(curves["step"], curves[curve], color=colours[arm], lw=1.3)
                 ax.set(ylim=(0, top), xlim=(0, None), xlabel="step", ylabel=label)
+                ax.xaxis.get_major_locator().set_params(integer=True)
             row[0].set_title("sentences, the words the other way round" if task == AGAIN else task)
         drawn = [arm for arm in ARMS if arm in {arm for _, arm, _ in runs}]
         lines = [Line2D([], [], color=colours[arm], lw=2, label=ARMS[arm]) for arm in drawn]

@@ -366,6 +366,10 @@ def test_a_study_that_has_begun_is_judged_as_far_as_it_goes(tmp_path, monkeypatc
     assert "open chain_sum: no run yet" in out and "open again: no run yet" in out
     assert "pass sentences, STARE, 50 %, seed 0: 100 % of the steps are in band" in out and "lost" not in out
 
+    with pytest.raises(SystemExit, match="has no answers.json"):
+        (tmp_path / "sentences-stare50-seed0" / "answers.json").unlink()
+        enter.enter(tmp_path / "other.jsonl", tmp_path / "sentences-stare50-seed0", [], None, part=3, answers=True)
+
     line = json.loads(file.read_text())
     line["stages"][0]["figures"]["steps"] = 60
     file.write_text(f"{file.read_text()}{json.dumps({**line, 'recipe': 'another'})}\n")

@@ -231,6 +231,7 @@ def test_results_that_are_not_there_are_no_study_without_runs(tmp_path, monkeypa
     with pytest.raises(SystemExit) as ended:
         sequence.main()
     assert ended.value.code == 2 and f"there is no file {tmp_path / 'none.jsonl'}" in capsys.readouterr().err
+    assert not (tmp_path / "table.md").exists()
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,6 @@ def test_a_run_that_is_not_there_is_told_in_a_sentence(tmp_path, monkeypatch, ca
         load(f"study/{study}").main()
     assert ended.value.code == 2 and "there is no folder none-seed0: give that of a run" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-    assert not (tmp_path / "table.md").exists()
 
 
 def test_the_methods_side_by_side(tmp_path, monkeypatch, capsys):
