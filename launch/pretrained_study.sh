@@ -8,8 +8,9 @@
 # Then each arm's model of the sentences goes on by GRPO under another rule, launch/sentences/reversed.py: the words the
 # other way round, for 20 steps. Two seeds, a learning rate of 2e-5: at 1e-5 30 steps of chain_sum had not brought the
 # entropy down to half. All of this was fixed before the runs.
-# A first part, one seed of the sentences and of the other rule, had 40 steps. The entropy of the sentences took 34 to fall to
-# 20 %, so STARE at 20 % acted in two of them: these runs can judge 50 % only, and the study has 60 steps.
+# A first part, seed 0 of the sentences and of the other rule, had 40 steps. The entropy of the sentences took 34 to fall to
+# 20 %, so STARE at 20 % acted in two of them: these runs can judge 50 % only, and the study has 60 steps. To see how much of
+# the first part was chance, all of its runs are made once more, with seed 1 and 40 steps, the same in all else.
 #
 # Claims, for each seed, over the last third of the steps:
 #   1. held: STARE at 50 % and at 20 % are within 25 % of their target in 90 % of the steps with an authority of 20 % or
