@@ -19,7 +19,7 @@ from openrlhf_stare.report.figures import COLOURS, STYLE
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
 import results  # noqa: E402
-from results import Result  # noqa: E402
+from results import Result, with_interval  # noqa: E402
 
 ARMS = {
     "grpo": "GRPO",
@@ -68,9 +68,9 @@ def in_band(result: Result) -> str:
 
 
 def table(runs: Runs) -> str:
-    """A markdown table with a row for each run, and one of answers."""
+    """Markdown tables: a row for each run; means over the seeds, where there are several; answers."""
     head = ("task, seed", "arm", "first entropy", "entropy", "in band", "with authority", "effort", "reward")
-    rows = [(*head, "right of 16", "different right ones", "verdict")]
+    rows = [(*head, "right of 16", "different right ones", "verdict", "computed in")]
     for (task, arm, seed), result in runs.items():
         held, effort = result.figures["with_authority"], result.figures["effort"]
         rows.append(
@@ -86,6 +86,7 @@ def table(runs: Runs) -> str:
                 f"{16 * result.number('right'):.1f}",
                 f"{result.number('distinct_right'):.1f}",
                 str(result.figures["verdict"] or "–"),
+                result.machine["param_dtype"],
             )
         )
     read = [("task, seed", "arm", "ten answers, each to another held-out prompt; * is a right one")]
@@ -95,7 +96,36 @@ def table(runs: Runs) -> str:
             for row in result.stages[-1].answers
         )
         read.append((f"{task}, {seed}", ARMS[arm], texts))
-    return f"{results.markdown(rows)}\n{results.markdown(read)}"
+    means = over_seeds(runs)
+    return "\n".join(map(results.markdown, (rows, means, read) if len(means) > 1 else (rows, read)))
+
+
+def over_seeds(runs: Runs) -> list[tuple[str, ...]]:
+    """The rows of a table: for each task and arm with several seeds means with their intervals.
+
+    What is lost of GRPO's reward is that of GRPO with the same seed less the arm's.
+    """
+    rows = [("task", "arm", "seeds", "entropy", "reward", "lost of GRPO's", "right of 16", "different right ones")]
+    for task, arm in dict.fromkeys((task, arm) for task, arm, _ in runs):
+        seeds = [seed for *place, seed in runs if place == [task, arm]]
+        if len(seeds) == 1:
+            continue
+        of = [runs[task, arm, seed] for seed in seeds]
+        pairs = [(runs[task, "grpo", seed], runs[task, arm, seed]) for seed in seeds if (task, "grpo", seed) in runs]
+        lost = [theirs.number("reward") - ours.number("reward") for theirs, ours in pairs]
+        rows.append(
+            (
+                task,
+                ARMS[arm],
+                str(len(seeds)),
+                with_interval([result.number("entropy") for result in of], 2),
+                with_interval([result.number("reward") for result in of]),
+                with_interval(lost) if lost and arm != "grpo" else "–",
+                with_interval([16 * result.number("right") for result in of], 1),
+                with_interval([result.number("distinct_right") for result in of], 1),
+            )
+        )
+    return rows
 
 
 def recommended(runs: Runs) -> tuple[str | None, dict[str, float]]:

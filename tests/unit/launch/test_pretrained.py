@@ -279,7 +279,8 @@ def enter_run(
             for tag, value in figures.items():
                 writer.add_scalar(f"train/{tag}", value, step)
     facts = {"is_idle": False, "needs_advantages": True, "pursues_target": True}
-    settings = {"strengths": [], "sets": None, "facts": facts if target else {}, "flags": {}, "arguments": {}}
+    settings = {"strengths": [], "sets": None, "facts": facts if target else {}, "flags": {}}
+    settings["arguments"] = {"ds.param_dtype": "bf16"}
     (logs / "settings.json").write_text(json.dumps(settings))
     rows = [
         {"place": number % 2, "question": f"question {number // 2}", "answer": f"a|b {number}", "reward": 1.0}
@@ -354,6 +355,22 @@ def test_the_claims_of_the_study(tmp_path, monkeypatch, capsys, change, status, 
     ten = " <br> ".join(f"*`'a/b {number}'`" for number in range(0, 20, 2))
     assert f"| sentences, 0 | GRPO | {ten} |" in texts
     assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_arms_with_several_seeds_get_means_with_intervals(tmp_path):
+    file = tmp_path / "pretrained.jsonl"
+    for seed, grpo, held in ((0, 0.8, 0.7), (1, 0.7, 0.72)):
+        enter_run(file, f"sentences-grpo-seed{seed}", 0.1, grpo, 4.0)
+        enter_run(file, f"sentences-stare50-seed{seed}", 0.5, held, 8.0 + seed, target=0.5)
+    enter_run(file, "sentences-bonus-seed0", 0.3, 0.6, 5.0)
+    each, means, _ = study.table(study.runs_of(study.results.read(file))).split("\n\n")
+    assert len(each.splitlines()) == 2 + 5 and each.splitlines()[-1].endswith("| bf16 |")
+    # The rewards that are lost are 0.1 and -0.02, seed by seed; the bonus has one seed, so no mean.
+    assert means.splitlines()[2:] == [
+        "| sentences | GRPO | 2 | 0.10 [0.10, 0.10] | 0.750 [0.700, 0.800] | – | 8.0 [8.0, 8.0] | 4.0 [4.0, 4.0] |",
+        "| sentences | STARE, 50 % | 2 | 0.50 [0.50, 0.50] | 0.710 [0.700, 0.720] | 0.040 [-0.020, 0.100] "
+        "| 8.0 [8.0, 8.0] | 8.5 [8.0, 9.0] |",
+    ]
 
 
 def test_a_study_that_has_begun_is_judged_as_far_as_it_goes(tmp_path, monkeypatch, capsys):
