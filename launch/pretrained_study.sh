@@ -38,7 +38,7 @@ source launch/addends/job.sh
 source launch/pretrained/job.sh
 
 arms=({sentences,again,countdown,chain_sum}-{grpo,stare50,stare20,bonus,anneal,bonus_pi})
-(($# > 0)) || [[ -z ${ARMS:-} ]] || read -ra arms <<<"$ARMS" # a run alone is checked against all
+(($# > 0)) || [[ -z ${ARMS:-} ]] || read -ra arms <<<"${ARMS//$'\n'/ }" # a run alone is checked against all
 steps=${STEPS:-40} again_steps=${AGAIN_STEPS:-20} seeds=${SEEDS:-0 1} jobs=1
 positive STEPS "$steps"
 positive AGAIN_STEPS "$again_steps"
