@@ -42,6 +42,7 @@ arms=({sentences,again,countdown,chain_sum}-{grpo,stare50,stare20,bonus,anneal,b
 steps=${STEPS:-40} again_steps=${AGAIN_STEPS:-20} seeds=${SEEDS:-0 1} jobs=1
 positive STEPS "$steps"
 positive AGAIN_STEPS "$again_steps"
+(($# == 0 || $# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
 home=$PWD/runs/pretrained_study
 entering=(--part 3 --answers)
 if (($# == 0)); then
@@ -66,7 +67,6 @@ if (($# == 0)); then
     exec "$python" launch/study/pretrained.py "$results" --table "$home/table.md" --png "$home/curves.png"
 fi
 
-(($# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
 arm=$1 seed=$2
 task=${arm%%-*} method=${arm#*-}
 run=$home/$arm-seed$seed prompts=$home/prompts-$task-seed$seed
