@@ -25,7 +25,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
 arms=({addends,reversal,own_task,routes,sorting}-{stare,grpo})
-[[ -z ${ARMS:-} ]] || read -ra arms <<<"${ARMS//$'\n'/ }"
+arms_of_the_user
 steps=${STEPS:-200} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-2}
 positive STEPS "$steps"
 positive JOBS "$jobs"

@@ -10,8 +10,8 @@
 # entropy down to half. All of this was fixed before the runs.
 # A first part, seed 0 of the sentences and of the other rule, was computed in bfloat16. GRPO's entropy took 26 of its 40
 # steps to fall to 20 %, and STARE at 20 % acted in two steps and could not be judged. In float32, with seed 1, it took 16:
-# rounding to bfloat16 slows the learning. Since that run the study computes in float32 where there is no GPU. Of seed 1,
-# on a machine of three hours, the arms are trained in the order GRPO, annealed, 50 %, then the others.
+# rounding to bfloat16 slows the learning. Since that run the study computes in float32 where there is no GPU. The arms of
+# seed 1 are trained in the order GRPO, annealed, 50 %, then the others.
 #
 # Claims, for each seed, over the last third of the steps:
 #   1. held: STARE at 50 % and at 20 % are within 25 % of their target in 90 % of the steps with an authority of 20 % or
@@ -27,8 +27,8 @@
 # launch/pretrained_study.sh trains them all, one at a time, which takes more than a day of two cores: first a seed's
 # sentences, then the other rule, then the other tasks. Each finished run becomes a line, with ten answers, of
 # docs/results/pretrained_40_float32.jsonl, and is not trained again, on whatever machine it was; one that was interrupted
-# here goes on from its newest checkpoint. The results are in runs/pretrained_study: table.md and curves.png of all lines,
-# report.html of the runs that are here. It ends with status 1 if a claim does not hold.
+# here goes on from its newest checkpoint. The results are in runs/pretrained_study/float32: table.md and curves.png of all
+# lines, report.html of the runs that are here. It ends with status 1 if a claim does not hold.
 # STEPS=40 AGAIN_STEPS=20 SEEDS="0 1" are the steps of the stages and the seeds, OPENRLHF_STARE_CPU_DTYPE=bfloat16 is the
 # other type; the file of results is named by steps and type. ARMS="sentences-grpo" are some of the arms only.
 # launch/pretrained_study.sh ARM SEED is one of them, without the results.
@@ -38,12 +38,11 @@ source launch/addends/job.sh
 source launch/pretrained/job.sh
 
 arms=({sentences,again,countdown,chain_sum}-{grpo,stare50,stare20,bonus,anneal,bonus_pi})
-(($# > 0)) || [[ -z ${ARMS:-} ]] || read -ra arms <<<"${ARMS//$'\n'/ }" # a run alone is checked against all
+(($# > 0)) || arms_of_the_user # a run alone is checked against all
 steps=${STEPS:-40} again_steps=${AGAIN_STEPS:-20} seeds=${SEEDS:-0 1} jobs=1
 positive STEPS "$steps"
 positive AGAIN_STEPS "$again_steps"
 (($# == 0 || $# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
-home=$PWD/runs/pretrained_study
 entering=(--part 3 --answers)
 if (($# == 0)); then
     check_seeds
@@ -54,7 +53,8 @@ if (($(visible_gpus) == 0)); then
     export OPENRLHF_STARE_CPU=1 OPENRLHF_STARE_CPU_DTYPE=${OPENRLHF_STARE_CPU_DTYPE:-float32}
     type=$OPENRLHF_STARE_CPU_DTYPE
 fi
-results=docs/results/pretrained_${steps}_$type.jsonl
+# A run of one type is none of the other: their folders and results are apart.
+home=$PWD/runs/pretrained_study/$type results=docs/results/pretrained_${steps}_$type.jsonl
 # A first stage whose model a second one needs is trained again if only its line is here.
 [[ -z ${FOR_ITS_MODEL:-} ]] || results=""
 

@@ -28,7 +28,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
 arms=({smallest,closest}-{grpo-grpo,stare-grpo,grpo-stare,stare-stare,bonus-grpo}) # rule, stage 1, stage 2
-[[ -z ${ARMS:-} ]] || read -ra arms <<<"${ARMS//$'\n'/ }"
+arms_of_the_user
 first_steps=${FIRST_STEPS:-400} steps=${STEPS:-200} seeds=${SEEDS:-3 4 5} jobs=${JOBS:-1}
 positive FIRST_STEPS "$first_steps"
 positive STEPS "$steps"

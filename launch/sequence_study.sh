@@ -33,7 +33,7 @@ source launch/addends/job.sh
 
 rules=(any smallest closest largest even)
 arms=(grpo bonus stare stare+entropy_bonus)
-(($# > 0)) || [[ -z ${ARMS:-} ]] || read -ra arms <<<"${ARMS//$'\n'/ }" # a run alone is checked against all
+(($# > 0)) || arms_of_the_user # a run alone is checked against all
 steps=${STEPS:-120} seeds=${SEEDS:-6 7 8} jobs=${JOBS:-2}
 positive STEPS "$steps"
 positive JOBS "$jobs"

@@ -17,6 +17,9 @@ positive() {
     [[ $2 =~ ^[1-9][0-9]*$ ]] || { say "$1=$2 is not a positive number" >&2; exit 2; }
 }
 
+# arms_of_the_user: sets `arms` to the words of ARMS, if it has any.
+arms_of_the_user() { [[ -z ${ARMS:-} ]] || read -ra arms <<<"${ARMS//$'\n'/ }"; }
+
 # check_seeds: ends the script unless the words of `seeds` are numbers.
 check_seeds() {
     local seed
