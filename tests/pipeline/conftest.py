@@ -37,12 +37,12 @@ def calculator(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator:
     """`ray start --head`, for jobs that need no Ray of their own: each starts and ends some seconds sooner."""
-    from jobs import MARK, Cluster, end_processes  # rewritten by now
+    from jobs import Cluster, end_processes, marked  # rewritten by now
 
     mark, port, dashboard = uuid.uuid4().hex, 6391, 8291
     command = f"ray start --head --num-gpus=4 --num-cpus=8 --port={port} --dashboard-port={dashboard}"
     command += " --dashboard-agent-listen-port=8292"  # by default one that any connection may have been given
-    environment = {**os.environ, MARK: mark, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = {**os.environ, **marked(mark), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment.pop("RAY_ADDRESS", None)
     try:
         subprocess.run(command.split(), env=environment, check=True, timeout=120)

@@ -109,7 +109,7 @@ def run_job(
     mark = uuid.uuid4().hex
     command = command or [sys.executable, "-m", "openrlhf_stare.train_ray"]
     address = cluster.address if cluster else "local"
-    environment = {**os.environ, "RAY_ADDRESS": address, "HF_HUB_OFFLINE": "1", MARK: mark, **(env or {})}
+    environment = {**os.environ, "RAY_ADDRESS": address, "HF_HUB_OFFLINE": "1", **marked(mark), **(env or {})}
     log = run / "output.log"
     run.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
@@ -186,6 +186,14 @@ def assert_figures(job: Job, rollouts: int, variant: str = "O1", top_p_ratio: fl
         authority = figures["stare/positive_candidate_ratio"] + figures["stare/negative_candidate_ratio"]
         assert abs(figures["entropy/authority"] - authority) < 1e-6 and authority <= 1 + 1e-6
         assert abs(figures["stare/mean_weight"] - mean_weight) < 1e-5
+
+
+def marked(mark: str) -> dict[str, str]:
+    """The environment by which a job's processes are found again.
+
+    With SPT_NOENV none writes its title over it: Ray's agents would lose the mark otherwise, in every second job.
+    """
+    return {MARK: mark, "SPT_NOENV": "1"}
 
 
 def marked_processes(mark: str, titles: re.Pattern = re.compile("")) -> dict[int, str]:

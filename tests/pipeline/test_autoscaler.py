@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from jobs import MARK, ROOT, end_processes, job_flags, run_job
+from jobs import ROOT, end_processes, job_flags, marked, run_job
 from ray.util import get_node_ip_address
 
 # 2 + 1 GPUs and 4 CPUs is what `job_flags` ask for; the head has none of the GPUs.
@@ -67,7 +67,7 @@ def cluster(tmp_path):
     def start(autoscaler: str | None) -> str:
         port, clients = free_port(), free_port()
         words = [f"--port={port}", "--num-cpus=1", "--num-gpus=0", "--include-dashboard=false", "--block"]
-        environment = {**os.environ, MARK: mark, "RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+        environment = {**os.environ, **marked(mark), "RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
         environment.pop("RAY_ADDRESS", None)
         if autoscaler:
             provider = {**CONFIG["provider"], "gcs_address": f"{get_node_ip_address()}:{port}"}

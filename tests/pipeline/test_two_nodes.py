@@ -14,7 +14,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from jobs import MARK, ON_POLICY_KL, ROOT, end_processes, job_flags, run_job
+from jobs import ON_POLICY_KL, ROOT, end_processes, job_flags, marked, run_job
 
 from openrlhf_stare.actor_group.checkpoints import newest_complete
 
@@ -52,7 +52,7 @@ class Node:
 
     def start_ray(self, script: str, *words: str, **variables: str) -> None:
         self.mark = uuid.uuid4().hex
-        environment = {**os.environ, **ACTIVE, MARK: self.mark}
+        environment = {**os.environ, **ACTIVE, **marked(self.mark)}
         # gloo would take the interface that the machine's name leads to.
         environment |= {"NODE_IP": self.address, "GLOO_SOCKET_IFNAME": "eth0", "HF_HUB_OFFLINE": "1", **variables}
         environment["RAY_health_check_failure_threshold"] = "2"  # a lost node is given up after 6 s, and not after 15
