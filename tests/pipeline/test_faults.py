@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -62,7 +63,8 @@ def test_a_terminated_driver_says_so_and_takes_its_ray_along(tmp_path):
         while "waiting" not in (tmp_path / "output.log").read_text() and time.monotonic() < deadline:
             time.sleep(0.2)
         while not parts <= {name for name, _ in listening} and time.monotonic() < deadline:
-            listening.update(listeners(mark))  # the agents listen some seconds after the first actor can start
+            time.sleep(0.2)  # the agents listen some seconds after the first actor can start
+            listening.update(listeners(mark))
         process.send_signal(signal.SIGTERM)
 
     parts = {"gcs_server", "raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent"}
@@ -76,9 +78,13 @@ def test_a_terminated_driver_says_so_and_takes_its_ray_along(tmp_path):
 
 def listeners(mark: str) -> set[tuple[str, str]]:
     """The processes of a job that take connections, and at which addresses."""
-    processes = [psutil.Process(pid) for pid in marked_processes(mark)]
-    found = [(process.name(), connection) for process in processes for connection in process.net_connections()]
-    return {(name, connection.laddr.ip) for name, connection in found if connection.status == psutil.CONN_LISTEN}
+    found = set()
+    for pid in marked_processes(mark):
+        with suppress(psutil.NoSuchProcess):  # Ray ends idle workers
+            process = psutil.Process(pid)
+            connections = [each for each in process.net_connections() if each.status == psutil.CONN_LISTEN]
+            found |= {(process.name(), each.laddr.ip) for each in connections}
+    return found
 
 
 def test_an_engine_s_error_of_many_lines_is_shown_whole(addends, tmp_path, cluster):
