@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from jobs import CONTROL_FIGURES, OFF_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
+from jobs import CONTROL_FIGURES, OFF_POLICY_KL, ON_POLICY_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
 from safetensors.torch import load_file
 
 ALWAYS = ["--entropy.target", "3"]  # no policy over 16 tokens has as much, so the gate is on
@@ -49,6 +49,7 @@ def test_clip_cov_sr_grpo_and_adaptive_in_partial_rollouts_with_dynamic_batches_
     )
     assert any(line.startswith("step 3/3 ") for line in job.output.splitlines()), job.output
     assert_sound(job, steps=3, vllm_kl=OFF_POLICY_KL)
+    assert abs(job.scalars["vllm_kl"][0]) < ON_POLICY_KL  # sampled before any step
     assert CONTROL_FIGURES <= job.scalars.keys()
     assert job.scalars["entropy/gate_on"] == [1, 1, 1]
     assert job.scalars["clip_cov/share"] == pytest.approx([0.2, 0.3, 0.4])
