@@ -42,7 +42,7 @@ FIGURES = CONTROL_FIGURES | {
 PLACEHOLDER_GRAD_NORM = math.sqrt(2)
 # Bounds of |vllm_kl|: vLLM's log-probs of the tokens it sampled against the actor's. Stale weights in the engine show
 # here, a single one in float32. Asynchronous generation samples with weights of a step or two before, and differed by
-# up to 0.09; random weights, and so those of the embedding, the head or the first layer alone, differ by 4.
+# up to 0.09; random weights, and so those of the embedding, the head or the first layer alone, by more than 3.
 ON_POLICY_KL, BFLOAT16_KL, OFF_POLICY_KL = 1e-6, 0.01, 0.5
 MARK = "STARE_TEST_JOB"  # inherited by every process of a job: Ray's daemons and workers, vLLM's processes
 # On a running cluster they inherit the cluster's, and bear these titles.
