@@ -36,7 +36,7 @@ def sample(model_dir: Path, questions: list[str], tokens: int, seed: int) -> lis
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    # As RL computed it: saved models may have been rounded, and not every CPU has units for bfloat16.
+    # As RL computed it here: a model may have been saved elsewhere, in another type.
     dtype = torch.float32 if runtime.float32() else torch.bfloat16
     device = "cpu" if runtime.on_cpu() else "cuda"
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype).to(device)

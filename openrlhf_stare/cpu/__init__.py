@@ -84,13 +84,12 @@ def head_sizes() -> list[int]:
 def set_arguments(args: SimpleNamespace) -> None:
     """Give the flags that have one possible value on a CPU that value, once OpenRLHF has checked and adjusted them.
 
-    Where models compute in float32 `args.ds.param_dtype` becomes "fp32", from which the type of all that trains
-    follows; `args.ds.saved_dtype` is the flag's.
+    Where models compute in float32 `args.ds.param_dtype` becomes "fp32", from which the type of all that trains and
+    of what is saved follows.
     """
     args.ds.attn_implementation = "sdpa"  # flash attention is a GPU kernel
     args.vllm.enforce_eager = True  # there is no CUDA graph to capture
     args.vllm.sync_backend = "gloo"
-    args.ds.saved_dtype = args.ds.param_dtype
     if float32():
         args.ds.param_dtype = precision.SHORT[precision.FLOAT32]
         notice(precision.sentence())

@@ -6,9 +6,6 @@ import functools
 from collections.abc import Callable
 
 from openrlhf_stare.cpu import precision, threads
-from openrlhf_stare.replacing import replaced
-
-SAVE_PRETRAINED = "transformers.modeling_utils.PreTrainedModel.save_pretrained"
 
 
 class _CpuDevice(str):
@@ -77,29 +74,6 @@ def with_threads_of_a_rank(setup_distributed: Callable) -> Callable:
         return setup_distributed(self, *args, **kwargs)
 
     return setup
-
-
-def saved_in_the_flags_type(save_model: Callable) -> Callable:
-    """The model rounded to the type of `--ds.param_dtype` on its way to the disk, and its configuration to match."""
-
-    def save(self, model, tokenizer, output_dir, **kwargs):
-        from openrlhf.utils.utils import convert_to_torch_dtype
-
-        plain, dtype = self._unwrap_model(model), convert_to_torch_dtype(self.args.ds.saved_dtype)
-        save_pretrained, computed = plain.save_pretrained, plain.dtype
-
-        def save_rounded(folder, state_dict, **options):
-            rounded = {id(value): value.to(dtype) for value in state_dict.values() if value.is_floating_point()}
-            # Tied weights are one tensor under two names, and stay one.
-            state_dict = {name: rounded.get(id(value), value) for name, value in state_dict.items()}
-            save_pretrained(folder, state_dict=state_dict, **options)
-            plain.config.dtype = dtype  # OpenRLHF writes the configuration once more
-
-        with replaced(SAVE_PRETRAINED, save_rounded, on=plain):
-            save_model(self, model, tokenizer, output_dir, **kwargs)
-        plain.config.dtype = computed
-
-    return save
 
 
 def config_on_cpu(get_config: Callable) -> Callable:

@@ -1,7 +1,7 @@
 """Whether the models of a job compute in float32 or in bfloat16 on this CPU.
 
-Without units for bfloat16 a CPU multiplies matrices in it many times slower than in float32. What a job saves has the
-type that `--ds.param_dtype` names in either case.
+Without units for bfloat16 a CPU multiplies matrices in it many times slower than in float32. A job saves its models in
+the type that it computed in: rounding to bfloat16 can undo what a few small steps have learned.
 """
 
 from __future__ import annotations
@@ -46,4 +46,4 @@ def has_units() -> bool:
 def sentence() -> str:
     """What the user is told of a job in float32."""
     reason = f"as {VARIABLE} says" if has_units() else "since this CPU has no units for bfloat16 (AVX512-BF16 or AMX)"
-    return f"The models compute in float32, {reason}, and are saved as --ds.param_dtype says"
+    return f"The models compute in float32, {reason}, and are saved in it"
