@@ -14,6 +14,8 @@ from pathlib import Path
 
 # What torch's own headers include, of which an installation of nvcc alone has the first.
 HEADERS = ("cuda_runtime.h", "cublas_v2.h", "cublasLt.h", "cusparse.h", "cusolverDn.h")
+# What DeepSpeed can read of the architectures that torch is told to compile for; torch takes 9.0a and names as well.
+NUMBERED = re.compile(r"\d+\.\d+(\+PTX)?")
 
 
 @functools.cache
@@ -37,6 +39,9 @@ def missing() -> str | None:
             return f"{what} is not on the PATH"
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         return "Python's headers (Python.h) are not installed"
+    architectures = os.environ.get("TORCH_CUDA_ARCH_LIST", "")
+    if any(not NUMBERED.fullmatch(one) for one in architectures.replace(";", " ").split()):
+        return f"DeepSpeed cannot read TORCH_CUDA_ARCH_LIST={architectures}, only numbers such as 9.0 or 9.0+PTX"
     return None
 
 

@@ -131,7 +131,8 @@ def toolkit(monkeypatch, tmp_path) -> Path:
     monkeypatch.setattr(compiler, "cuda_of_torch", lambda: "13.0")
     monkeypatch.setenv("PATH", f"{programs}:/no/such/folder")
     monkeypatch.setenv("CUDA_HOME", str(home))
-    monkeypatch.delenv("CXX", raising=False)
+    for name in ("CXX", "TORCH_CUDA_ARCH_LIST"):
+        monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
@@ -164,6 +165,17 @@ def test_what_is_missing_is_named_and_torchs_adam_taken(toolkit, capsys, lost, c
     runtime.set_arguments(args, attention=asked)
     said = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(f"openrlhf-stare: the optimizer is torch's fused Adam, .* DeepSpeed's, since {clause}", said)
+
+
+@pytest.mark.parametrize(
+    ("architectures", "read"),
+    [("9.0", True), ("8.0;9.0+PTX", True), ("8.0 9.0", True), ("", True), ("9.0a", False), ("8.0;Hopper", False)],
+)
+def test_architectures_that_deepspeed_cannot_read(toolkit, monkeypatch, architectures, read):
+    """Of 9.0a, on an H100 whose image had set it, DeepSpeed said: invalid literal for int() with base 10: '0a'."""
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", architectures)
+    why = compiler.missing()
+    assert why is None if read else why.startswith(f"DeepSpeed cannot read TORCH_CUDA_ARCH_LIST={architectures}, only")
 
 
 def test_without_a_compiler_vllm_takes_the_sampler_that_needs_none(toolkit, monkeypatch):
