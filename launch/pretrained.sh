@@ -39,10 +39,7 @@ pretrained_job "$model" "$run/prompts/train.jsonl" "$run"
 job+=(--entropy.target 50% --actor.adam.lr 2e-5)
 case $gpus in
 0) machine="the CPU" ;;
-1) # actor and engine take turns on it
-    machine="one GPU"
-    job+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization 0.4)
-    ;;
+1) machine="one GPU" ;;
 *) machine="two GPUs" ;;
 esac
 if [[ " $* " != *" --policy_loss"* ]]; then job+=(--policy_loss stare --entropy.schedule pi); fi

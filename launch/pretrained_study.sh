@@ -51,8 +51,8 @@ if (($# == 0)); then
     check_seeds
     bash launch/install.sh
 fi
-type=bfloat16
-if (($(visible_gpus) == 0)); then
+type=bfloat16 gpus=$(visible_gpus)
+if ((gpus == 0)); then
     export OPENRLHF_STARE_CPU=1 OPENRLHF_STARE_CPU_DTYPE=${OPENRLHF_STARE_CPU_DTYPE:-float32}
     type=$OPENRLHF_STARE_CPU_DTYPE
 fi

@@ -28,7 +28,7 @@ make_prompts() {
     fi
 }
 
-# pretrained_job MODEL PROMPTS RUN: sets `job`, the flags of train_ray for the task that was looked at.
+# pretrained_job MODEL PROMPTS RUN: sets `job`, the flags of train_ray for the task that was looked at, on `gpus` GPUs.
 pretrained_job() {
     job=(
         --actor.num_gpus_per_node 1 --vllm.num_engines 1 --algo.kl.init_coef 0
@@ -53,4 +53,6 @@ pretrained_job() {
     )
     # On two cores a step took 30 s with it and 35 s without.
     [[ ${OPENRLHF_STARE_CPU:-} != 1 ]] || job+=(--actor.fused_head)
+    # Actor and engine take turns on it.
+    ((gpus != 1)) || job+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization 0.4)
 }
