@@ -11,10 +11,6 @@ import torch
 from jobs import BFLOAT16_KL, ROOT, assert_figures, assert_sound, job_flags, run_job
 from packaging.requirements import Requirement
 
-from openrlhf_stare import worker
-
-worker.install()  # without flash-attn OpenRLHF can only be imported with its stand-ins
-
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 

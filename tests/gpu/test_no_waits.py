@@ -3,10 +3,6 @@
 import pytest
 import torch
 
-from openrlhf_stare import worker
-
-worker.install()  # without flash-attn OpenRLHF can only be imported with its stand-ins
-
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 ROWS, LENGTH = 4, 8
