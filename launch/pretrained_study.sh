@@ -12,9 +12,10 @@
 # steps to fall to 20 %, and STARE at 20 % acted in two steps and could not be judged. In float32, with seed 1, it took 16:
 # rounding to bfloat16 slows the learning. Since that run the study computes in float32 where there is no GPU. The arms of
 # the sentences with seed 1 are trained in the order GRPO, annealed, 50 %, 20 %, the constant bonus; then those with seed 0:
-# GRPO, 20 %, 50 %, annealed, the constant bonus; then those of countdown: GRPO, 50 %, 20 %, the constant bonus, annealed; then
-# the others. (Countdown was to come before seed 0 and was put behind it before its first step: its prompts have 128 tokens
-# where those of the sentences have 50.)
+# GRPO, 20 %, 50 %, annealed, the constant bonus; then those of chain_sum in the same order; then those of countdown: GRPO,
+# 50 %, 20 %, the constant bonus, annealed; then the others. (Countdown was to come before seed 0 of the sentences and was put
+# behind it, and then behind chain_sum, each time before its first step on a CPU: its prompts have 128 tokens where those of
+# the sentences have 50.)
 #
 # Claims, for each seed, over the last third of the steps:
 #   1. held: STARE at 50 % and at 20 % are within 25 % of their target in 90 % of the steps with an authority of 20 % or
