@@ -25,6 +25,8 @@ for argument in "$@"; do
     *) stop "'$argument' is neither cpu nor gpu nor --dry-run" ;;
     esac
 done
+[[ ${OPENRLHF_STARE_CPU:-0} == [01] ]] ||
+    stop "OPENRLHF_STARE_CPU=$OPENRLHF_STARE_CPU is neither 1 nor 0: set it to one of them, or unset it"
 kind=${kind:-$([[ ${OPENRLHF_STARE_CPU:-0} != 1 ]] && has_gpu && echo gpu || echo cpu)}
 
 flash_attn=none

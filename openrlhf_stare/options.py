@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +42,18 @@ def option(
     """
     metadata = {"help": description, "choices": choices, "within": within, "percent": percent}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def of_environment(variable: str, *values: str) -> str | None:
+    """What the environment variable says; None where it is unset or empty.
+
+    Raises:
+        UsageError: it says something else than one of these values.
+    """
+    given = os.environ.get(variable) or None
+    if given is not None and given not in values:
+        raise UsageError(f"{variable}={given} is neither {' nor '.join(values)}: set it to one of them, or unset it")
+    return given
 
 
 def share(value: float | str) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 
 from openrlhf_stare import gpu, replacing
+from openrlhf_stare.options import of_environment
 from openrlhf_stare.rules import Finding
 from openrlhf_stare.substitutions import COMPILER, FLASH_ATTN, GPU, TABLE, Substitution
 
@@ -18,9 +19,13 @@ OWN_RAY = "openrlhf_stare_on_cpu"
 
 
 def on_cpu() -> bool:
-    """Whether this process is to use the CPU runtime: as the variable says, else whether torch sees no GPU."""
-    if CPU_VARIABLE in os.environ:
-        return os.environ[CPU_VARIABLE] == "1"
+    """Whether this process is to use the CPU runtime: as the variable says, else whether torch sees no GPU.
+
+    Raises:
+        UsageError: the variable is neither 1 nor 0.
+    """
+    if given := of_environment(CPU_VARIABLE, "1", "0"):
+        return given == "1"
     gpu.be_quiet()
     import torch
 
@@ -48,7 +53,7 @@ def _cpu() -> ModuleType | None:
 def environment() -> dict[str, str]:
     """The variables that carry the choice, and what follows from it, to every process of a job."""
     if cpu := _cpu():
-        adam = os.environ.get(gpu.ADAM_VARIABLE)
+        adam = gpu.asked_adam()
         return {CPU_VARIABLE: "1", **cpu.environment(), **({gpu.ADAM_VARIABLE: adam} if adam else {})}
     return {CPU_VARIABLE: "0", **gpu.environment()}
 
@@ -67,7 +72,7 @@ def _missing() -> tuple[str, ...]:
     if not on_cpu():
         return gpu.missing()
     # A CPU has torch's Adam in any case; the one that is asked for is fused, as on a GPU without a compiler.
-    fused = os.environ.get(gpu.ADAM_VARIABLE) == "torch"
+    fused = gpu.asked_adam() == "torch"
     return (GPU, FLASH_ATTN, COMPILER) if fused else (GPU, FLASH_ATTN)
 
 

@@ -6,10 +6,9 @@ the type that it computed in: rounding to bfloat16 can undo what a few small ste
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from openrlhf_stare.options import UsageError
+from openrlhf_stare.options import of_environment
 
 # Set to float32 or bfloat16 it overrides the choice; the driver sets it for all the processes that it starts.
 VARIABLE = "OPENRLHF_STARE_CPU_DTYPE"
@@ -26,12 +25,7 @@ def chosen() -> str:
     Raises:
         UsageError: the variable names another type.
     """
-    given = os.environ.get(VARIABLE)
-    if given is None:
-        return BFLOAT16 if has_units() else FLOAT32
-    if given not in SHORT:
-        raise UsageError(f"{VARIABLE}={given} is neither {FLOAT32} nor {BFLOAT16}: set it to one of them")
-    return given
+    return of_environment(VARIABLE, FLOAT32, BFLOAT16) or (BFLOAT16 if has_units() else FLOAT32)
 
 
 def has_units() -> bool:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 from openrlhf_stare.gpu import compiler
 from openrlhf_stare.notices import notice
+from openrlhf_stare.options import of_environment
 from openrlhf_stare.rules import Finding
 from openrlhf_stare.substitutions import COMPILER, FLASH_ATTN
 
@@ -29,12 +30,21 @@ def environment() -> dict[str, str]:
     """The variables that every process of a job needs here; a value that is set already wins."""
     quiet, asked = f"ignore:{PYNVML}:FutureWarning", os.environ.get("PYTHONWARNINGS", "")
     variables = {
-        ADAM_VARIABLE: os.environ.get(ADAM_VARIABLE) or ("torch" if compiler.missing() else "deepspeed"),
+        ADAM_VARIABLE: asked_adam() or ("torch" if compiler.missing() else "deepspeed"),
         "PYTHONWARNINGS": asked if quiet in asked else ",".join(filter(None, (quiet, asked))),
     }
     if compiler.missing():  # vLLM warms up with FlashInfer's sampler, which is compiled at its first use
         variables[FLASHINFER] = os.environ.get(FLASHINFER, "0")
     return variables
+
+
+def asked_adam() -> str | None:
+    """Whose Adam the user, or for the job's processes the driver, asks for; None for whatever can be had.
+
+    Raises:
+        UsageError: it is neither torch nor deepspeed.
+    """
+    return of_environment(ADAM_VARIABLE, "torch", "deepspeed")
 
 
 def prepare_process() -> None:

@@ -4,6 +4,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from openrlhf_stare import cpu, runtime
 from openrlhf_stare.cpu import precision
@@ -79,6 +80,21 @@ def test_the_driver_of_a_cluster_with_gpus_must_not_choose_the_cpu_runtime(monke
     refuse(runtime.driver_without_a_gpu({"CPU": 8.0, "GPU": 4.0, "memory": 1e9}))  # logical GPUs
     with pytest.raises(UsageError, match="accelerator_type:H100.*set OPENRLHF_STARE_CPU=0"):
         refuse(runtime.driver_without_a_gpu({"CPU": 8.0, "GPU": 4.0, "accelerator_type:H100": 1.0}))
+
+
+@pytest.mark.parametrize(
+    ("variable", "values"), [("OPENRLHF_STARE_CPU", "1 nor 0"), ("OPENRLHF_STARE_ADAM", "torch nor deepspeed")]
+)
+def test_a_variable_with_another_value_is_refused_before_anything_follows_from_it(monkeypatch, variable, values):
+    monkeypatch.setenv("OPENRLHF_STARE_CPU", "1")
+    monkeypatch.setenv(variable, "yes")
+    with pytest.raises(UsageError, match=f"^{variable}=yes is neither {values}: set it to one of them, or unset it$"):
+        runtime.environment()
+
+
+def test_an_empty_variable_is_none(monkeypatch):
+    monkeypatch.setenv("OPENRLHF_STARE_CPU", "")
+    assert runtime.on_cpu() == (not torch.cuda.is_available())
 
 
 def test_a_ray_of_its_own_on_the_cpu_of_a_machine_with_a_gpu_is_no_such_cluster(monkeypatch):

@@ -69,6 +69,13 @@ def test_the_quickstart_takes_the_gpus_that_are_there_and_leaves_another_stack_a
     assert (done.returncode, done.stderr) == (2, sentence)
 
 
+def test_a_variable_that_is_neither_1_nor_0_chooses_no_stack(checkout):
+    nvidia_smi(checkout, 1)
+    done = run(checkout, "install.sh", OPENRLHF_STARE_CPU="true")
+    sentence = "install: OPENRLHF_STARE_CPU=true is neither 1 nor 0: set it to one of them, or unset it\n"
+    assert (done.returncode, done.stderr, done.stdout) == (2, sentence, "")
+
+
 def installed(checkout: Path, stack: str) -> None:
     """What install.sh leaves behind, so that it has nothing to do."""
     words = "cat pyproject.toml openrlhf_stare/cpu/overrides.txt launch/install.sh | sha256sum"
