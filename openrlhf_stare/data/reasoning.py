@@ -15,6 +15,7 @@ import json
 import random
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,8 +65,10 @@ def entries(task: Task, count: int, seed: int) -> Iterator[tuple[dict, str]]:
         DataError: there is no such task, it does not take these settings, or its scorer cannot do with an entry that
             was written as JSON and read again.
     """
-    from reasoning_gym import create_dataset, get_score_answer_fn
-    from reasoning_gym.factory import DATASETS
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # of what it imports, where that is compiled at its first use
+        from reasoning_gym import create_dataset, get_score_answer_fn
+        from reasoning_gym.factory import DATASETS
 
     if task.name not in DATASETS:
         close = difflib.get_close_matches(task.name, DATASETS, n=3) or sorted(DATASETS)
