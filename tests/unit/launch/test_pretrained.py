@@ -64,7 +64,7 @@ def test_a_type_that_is_none_is_refused_in_a_sentence(tmp_path, monkeypatch, cap
     monkeypatch.setenv("OPENRLHF_STARE_CPU_DTYPE", "fp32")
     monkeypatch.setattr(sys, "argv", ["model.py", str(tmp_path)])
     assert model.main() == 2
-    said = "model: OPENRLHF_STARE_CPU_DTYPE=fp32 is neither float32 nor bfloat16: set it to one of them\n"
+    said = "model: OPENRLHF_STARE_CPU_DTYPE=fp32 is neither float32 nor bfloat16: set it to one of them, or unset it\n"
     assert capsys.readouterr().err == said and not list(tmp_path.iterdir())
 
 
@@ -316,7 +316,10 @@ GOOD = {"chain_sum": (0.2, 0.88), "countdown": (0.2, 0.78), "sentences": (0.2, 0
         (
             {"chain_sum-stare20": {"reward": 0.7}},
             1,
-            ["MISS lost of GRPO's reward at most: STARE, 50 % 0.300, STARE, 20 % 0.200; wanted: one of at most 0.05"],
+            [
+                "MISS lost of GRPO's reward at most: STARE, 50 % 0.300, STARE, 50 % to 20 % 0.300, STARE, 20 % 0.200; "
+                "wanted: one of at most 0.05"
+            ],
         ),
         (
             {f"{task}-stare50": {"reward": reward} for task, (_, reward) in GOOD.items()},
@@ -343,6 +346,7 @@ def test_the_claims_of_the_study(tmp_path, monkeypatch, capsys, change, status, 
             "grpo": {"entropy": 0.05, "reward": reward + 0.02, "distinct_right": 5.0},
             "stare20": {"entropy": target, "reward": reward, "distinct_right": 9.0, "target": target},
             "stare50": {"entropy": 0.5, "reward": 0.6, "distinct_right": 5.5, "target": 0.5},
+            "anneal": {"entropy": 0.5, "reward": 0.6, "distinct_right": 5.5, "target": 0.5},
         }.items():
             enter_run(file, f"{task}-{arm}-seed0", **figures | change.get(f"{task}-{arm}", {}))
     for arm, reward in (("grpo", 0.3), ("stare20", 0.6)):
@@ -356,7 +360,7 @@ def test_the_claims_of_the_study(tmp_path, monkeypatch, capsys, change, status, 
     out = capsys.readouterr().out
     assert all(sentence in out for sentence in said), out
     figures_of_runs, texts = (tmp_path / "table.md").read_text().split("\n\n")
-    assert len(figures_of_runs.splitlines()) == len(texts.splitlines()) == 2 + 11
+    assert len(figures_of_runs.splitlines()) == len(texts.splitlines()) == 2 + 14
     assert "| sentences, 0 | GRPO | 1.00 | 0.05 | – | 100 % | – |" in figures_of_runs
     # The other rule is learned by GRPO, without a target, from each arm's model.
     assert "| again, 0 | STARE, 20 % | 1.00 | 0.10 | – | 100 % | – |" in figures_of_runs
@@ -401,6 +405,24 @@ def test_a_study_that_has_begun_is_judged_as_far_as_it_goes(tmp_path, monkeypatc
     file.write_text(f"{file.read_text()}{json.dumps({**line, 'recipe': 'another'})}\n")
     with pytest.raises(SystemExit, match="sentences-stare50-seed0 has two runs, of 30 and 60 steps"):
         study.main()
+
+
+def test_an_arm_is_recommended_once_all_of_its_runs_are_there(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "pretrained.jsonl"
+    enter_run(file, "sentences-grpo-seed0", 0.1, 0.8, 5.0)
+    enter_run(file, "sentences-stare50-seed0", 0.5, 0.6, 9.0, target=0.5)
+    enter_run(file, "sentences-stare20-seed0", 0.2, 0.79, 9.0, target=0.2)
+    enter_run(file, "chain_sum-grpo-seed0", 0.1, 0.9, 1.0)
+    paths = ["--table", str(tmp_path / "table.md"), "--png", str(tmp_path / "curves.png")]
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", str(file), *paths])
+    assert study.main() == 0
+    out = capsys.readouterr().out
+    assert "open lost of GRPO's reward at most: STARE, 50 % 0.200, STARE, 20 % 0.010; wanted: one of" in out
+    assert "to recommend" not in out
+
+    enter_run(file, "chain_sum-stare20-seed0", 0.2, 0.87, 1.0, target=0.2)
+    assert study.main() == 0
+    assert "pass to recommend: STARE, 20 %" in capsys.readouterr().out
 
 
 def test_an_arm_of_the_study_that_is_none_is_refused():
