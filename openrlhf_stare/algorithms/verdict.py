@@ -4,7 +4,9 @@ From the second half of the steps; H is the entropy of a step and H_tgt its targ
 
     held           |H - H_tgt| <= 0.25 H_tgt in at least 90 % of the steps; else the first that applies:
     idle           the method acts from the second optimizer step on, and a rollout has one
-    shut           the gate was on in less than 5 % of the steps and H above the target: nothing was needed
+    overshot       the gate was on in less than 5 % of the steps and H above the target, after steps in the first half
+                   in which the gate was on
+    shut           the same, and the gate was never on: nothing was needed
     no authority   in most steps less than 20 % of the tokens had an advantage
     at its bound   in most steps the effort was 0.99 or more, to either side
     slow           none of these
@@ -29,6 +31,9 @@ CAUSES = {
     "held": "held",
     "idle": "not held, idle: the method acts only from the second optimizer step on a rollout on, and there was one. "
     "Lower --train.batch_size, raise --train.max_epochs, or choose another --policy_loss",
+    "overshot": "not held, overshot: the method acted in the first half, and then the entropy rose above the target, "
+    "where it does not act. Lower the method's bound or --entropy.k_p, or let it act there too with "
+    "--entropy.schedule pi --entropy.sides both",
     "shut": "not held, shut: the entropy stayed above the target by itself, so nothing was needed. "
     "Raise --entropy.target if it is to be higher, or lower it with --entropy.schedule pi --entropy.sides both",
     "at its bound": "not held, at its bound: the method acted at full strength, and it was not enough. "
@@ -78,20 +83,26 @@ def verdict(
         f"entropy {entropy:.3f} nats, target {target:.3f}, over the second half of the steps, "
         f"{100 * in_band:.0f} % of them within ±{100 * BAND:.0f} %"
     )
-    kind = _kind(half, in_band, entropy > target, is_idle, needs_advantages)
+    acted_before = any(step.get(GATE, 0) > 0 for step in steps[: len(steps) // 2])
+    kind = _kind(half, in_band, entropy > target, acted_before, is_idle, needs_advantages)
     cause = _without_authority(half) if kind == "no authority" else CAUSES[kind]
     return Verdict(kind, f"{figures}: {cause}")
 
 
 def _kind(
-    half: list[Mapping[str, float]], in_band: float, is_above: bool, is_idle: bool, needs_advantages: bool
+    half: list[Mapping[str, float]],
+    in_band: float,
+    is_above: bool,
+    acted_before: bool,
+    is_idle: bool,
+    needs_advantages: bool,
 ) -> str:
     if in_band >= HELD:
         return "held"
     if is_idle:
         return "idle"
     if is_above and _share(half, lambda step: step.get(GATE, 0) > 0) < SHUT:
-        return "shut"
+        return "overshot" if acted_before else "shut"
     if needs_advantages and _share(half, lambda step: step.get(AUTHORITY, 1) < LITTLE_AUTHORITY) > 0.5:
         return "no authority"
     return "at its bound" if _share(half, lambda step: abs(step.get(EFFORT, 0)) >= AT_BOUND) > 0.5 else "slow"
