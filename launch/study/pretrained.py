@@ -133,19 +133,18 @@ def recommended(runs: Runs) -> tuple[str | None, dict[str, float]]:
 
     None: every one loses more, or lacks a run beside one of GRPO's.
     """
-    losses: dict[str, float] = {}
-    best = None
     grpo = [(task, seed) for task, arm, seed in runs if arm == "grpo" and task != AGAIN]
-    for arm in TO_RECOMMEND:
-        there = [(task, seed) for task, seed in grpo if (task, arm, seed) in runs]
-        lost = [
-            runs[task, "grpo", seed].number("reward") - runs[task, arm, seed].number("reward") for task, seed in there
+    lost = {
+        arm: [
+            runs[task, "grpo", seed].number("reward") - runs[task, arm, seed].number("reward")
+            for task, seed in grpo
+            if (task, arm, seed) in runs
         ]
-        if lost:
-            losses[arm] = max(lost)
-        if lost and max(lost) <= LOST and there == grpo:
-            best = best or arm
-    return best, losses
+        for arm in TO_RECOMMEND
+    }
+    losses = {arm: max(of_arm) for arm, of_arm in lost.items() if of_arm}
+    complete = [arm for arm in losses if len(lost[arm]) == len(grpo)]
+    return next((arm for arm in complete if losses[arm] <= LOST), None), losses
 
 
 def claims(runs: Runs) -> list[tuple[bool | None, str]]:
@@ -167,13 +166,9 @@ def claims(runs: Runs) -> list[tuple[bool | None, str]]:
     said = ", ".join(f"{ARMS[arm]} {loss:.3f}" for arm, loss in losses.items())
     if losses:
         # Refuted when every one has lost more: an arm that lacks runs, or has none, may still be the one.
-        open_still = any(losses.get(arm, 0) <= LOST for arm in TO_RECOMMEND)
-        found.append(
-            (
-                bool(best) or (None if open_still else False),
-                f"lost of GRPO's reward at most: {said}; wanted: one of at most {LOST}",
-            )
-        )
+        refuted = all(losses.get(arm, 0) > LOST for arm in TO_RECOMMEND)
+        holds = True if best else False if refuted else None
+        found.append((holds, f"lost of GRPO's reward at most: {said}; wanted: one of at most {LOST}"))
     if best:
         found.append((True, f"to recommend: {ARMS[best]}"))
     # Without one to recommend the lowest target shows what holding is good for.

@@ -31,8 +31,8 @@ CAUSES = {
     "held": "held",
     "idle": "not held, idle: the method acts only from the second optimizer step on a rollout on, and there was one. "
     "Lower --train.batch_size, raise --train.max_epochs, or choose another --policy_loss",
-    "overshot": "not held, overshot: the method acted in the first half, and then the entropy rose above the target, "
-    "where it does not act. Lower the method's bound or --entropy.k_p, or let it act there too with "
+    "overshot": "not held, overshot: the method acted in the first half, and then the entropy stayed above the "
+    "target, where it does not act. Lower the method's bound or --entropy.k_p, or let it act there too with "
     "--entropy.schedule pi --entropy.sides both",
     "shut": "not held, shut: the entropy stayed above the target by itself, so nothing was needed. "
     "Raise --entropy.target if it is to be higher, or lower it with --entropy.schedule pi --entropy.sides both",
