@@ -132,16 +132,13 @@ def test_multi_turn_agent_with_gspo_sampled_entropy_and_what_a_gpu_without_a_too
 
 
 def test_tpo_with_kl_loss_dynamic_batches_packing_and_lost_rewards(addends, tmp_path, cluster):
-    """Rollouts of 4 prompts × 8 responses, trained on twice in steps of 2 prompts."""
+    """Rollouts of 4 prompts × 8 responses, trained on twice. A step is on all of them and without momentum: so it goes
+    down their own gradient, where one on half of them could lead away from the targets of the others."""
     flags = [*job_flags(addends, tmp_path), "--policy_loss", "tpo", "--data.max_samples", "12"]
-    flags += ["--algo.advantage.is_correction_level", "off", "--train.batch_size", "16", "--train.max_epochs", "2"]
-    flags += ["--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01", "--algo.kl.use_loss"]
-    flags += [
-        "--algo.kl.estimator",
-        "k3",
-        "--reward.remote_url",
-        str(ROOT / "tests/pipeline/rewards/sometimes_nan.py"),
-    ]
+    flags += ["--algo.advantage.is_correction_level", "off", "--train.max_epochs", "2"]
+    flags += ["--actor.adam.betas", "0", "0.95", "--ref.num_gpus_per_node", "1", "--algo.kl.init_coef", "0.01"]
+    flags += ["--algo.kl.use_loss", "--algo.kl.estimator", "k3"]
+    flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/sometimes_nan.py")]
     flags += "--train.micro_batch_size 4 --train.dynamic_batch_enable --ds.packing_samples".split()
     flags += "--train.max_tokens_per_gpu 64 --rollout.max_tokens_per_gpu 64".split()
     job = run_job(flags, tmp_path, timeout=TIME_LIMIT, cluster=cluster)
@@ -154,7 +151,7 @@ def test_tpo_with_kl_loss_dynamic_batches_packing_and_lost_rewards(addends, tmp_
         *(f"tpo/{name}" for name in ("target_kl", "fit_kl", "effective_responses", "zero_variance_groups")),
     }
     for target_kl, fit_kl in zip(job.scalars["tpo/target_kl"], job.scalars["tpo/fit_kl"], strict=True):
-        assert 0 < fit_kl < target_kl, "every step on a rollout brings the policy closer to its target"
+        assert 0 < fit_kl < target_kl, "the first step on a rollout brings the policy closer to its targets"
     assert all(1 < responses < 8 for responses in job.scalars["tpo/effective_responses"])
     assert all(groups in range(4 + 1) for groups in job.scalars["tpo/zero_variance_groups"])
 
