@@ -9,6 +9,7 @@ From the second half of the steps; H is the entropy of a step and H_tgt its targ
     shut           the same, and the gate was never on: nothing was needed
     no authority   in most steps less than 20 % of the tokens had an advantage
     at its bound   in most steps the effort was 0.99 or more, to either side
+    unsteady       out of the band on one side, then on the other, and back: the method does too much at a time
     slow           none of these
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 
 ENTROPY, TARGET, GATE = "entropy/mean", "entropy/target", "entropy/gate_on"
@@ -39,6 +41,8 @@ CAUSES = {
     "at its bound": "not held, at its bound: the method acted at full strength, and it was not enough. "
     "Lower --entropy.target, raise the method's bound, or choose --entropy.schedule pi if another is set. A policy "
     "that learns the one right answer of a prompt becomes certain of it under any method",
+    "unsteady": "not held, unsteady: the entropy left the band on one side, then on the other, and came back. "
+    "Lower --entropy.k_p or the method's bound, or raise --rollout.batch_size, which makes steps more alike",
     "slow": "not held, slow: the method was not at full strength. "
     "Train longer, raise --entropy.k_p, or choose --entropy.schedule pi if another is set",
 }
@@ -77,35 +81,39 @@ def verdict(
     if not steps or not (pursues_target or is_idle):
         return None
     half = steps[len(steps) // 2 :]
-    in_band = _share(half, lambda step: abs(step[ENTROPY] - step[TARGET]) <= BAND * step[TARGET])
     entropy, target = (fmean(step[name] for step in half) for name in (ENTROPY, TARGET))
     figures = (
         f"entropy {entropy:.3f} nats, target {target:.3f}, over the second half of the steps, "
-        f"{100 * in_band:.0f} % of them within ±{100 * BAND:.0f} %"
+        f"{100 * _in_band(half):.0f} % of them within ±{100 * BAND:.0f} %"
     )
     acted_before = any(step.get(GATE, 0) > 0 for step in steps[: len(steps) // 2])
-    kind = _kind(half, in_band, entropy > target, acted_before, is_idle, needs_advantages)
+    kind = _kind(half, is_idle, acted_before, needs_advantages)
     cause = _without_authority(half) if kind == "no authority" else CAUSES[kind]
     return Verdict(kind, f"{figures}: {cause}")
 
 
-def _kind(
-    half: list[Mapping[str, float]],
-    in_band: float,
-    is_above: bool,
-    acted_before: bool,
-    is_idle: bool,
-    needs_advantages: bool,
-) -> str:
-    if in_band >= HELD:
+def _kind(half: list[Mapping[str, float]], is_idle: bool, acted_before: bool, needs_advantages: bool) -> str:
+    if _in_band(half) >= HELD:
         return "held"
     if is_idle:
         return "idle"
+    is_above = fmean(step[ENTROPY] for step in half) > fmean(step[TARGET] for step in half)
     if is_above and _share(half, lambda step: step.get(GATE, 0) > 0) < SHUT:
         return "overshot" if acted_before else "shut"
     if needs_advantages and _share(half, lambda step: step.get(AUTHORITY, 1) < LITTLE_AUTHORITY) > 0.5:
         return "no authority"
-    return "at its bound" if _share(half, lambda step: abs(step.get(EFFORT, 0)) >= AT_BOUND) > 0.5 else "slow"
+    if _share(half, lambda step: abs(step.get(EFFORT, 0)) >= AT_BOUND) > 0.5:
+        return "at its bound"
+    sides = [step[ENTROPY] > step[TARGET] for step in half if not _is_in_band(step)]
+    return "unsteady" if sum(side != last for last, side in pairwise(sides)) > 1 else "slow"
+
+
+def _is_in_band(step: Mapping[str, float]) -> bool:
+    return abs(step[ENTROPY] - step[TARGET]) <= BAND * step[TARGET]
+
+
+def _in_band(steps: list[Mapping[str, float]]) -> float:
+    return _share(steps, _is_in_band)
 
 
 def _without_authority(half: list[Mapping[str, float]]) -> str:

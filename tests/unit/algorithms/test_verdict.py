@@ -87,6 +87,17 @@ def test_at_its_bound_to_either_side(end):
     assert verdict(steps(mean=mean, effort=lambda step: end if step % 2 else 0.98)).kind == "slow"
 
 
+def test_unsteady_where_the_entropy_leaves_the_band_on_both_sides_and_comes_back():
+    """As SmolLM2 on chain_sum at half of its first entropy: W between 1 and its ceiling from one step to the next."""
+    above, below, above_again = 0.51, 0.29, 0.6
+    found = verdict(steps(mean=lambda step: {21: above, 29: below, 33: above_again}.get(step, 0.4)))
+    assert found.kind == "unsteady" and "Lower --entropy.k_p or the method's bound" in found.sentence
+    assert "raise --rollout.batch_size" in found.sentence
+    # One that goes through the band once is late, not unsteady; what was in the first half does not count.
+    assert verdict(steps(mean=lambda step: above if step < 30 else below)).kind == "slow"
+    assert verdict(steps(mean=lambda step: above if step % 2 and step < 20 else below)).kind == "slow"
+
+
 def test_slow_is_what_is_left():
     found = verdict(steps())
     assert found.kind == "slow" and "raise --entropy.k_p" in found.sentence
