@@ -51,11 +51,15 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     # Said at the start, in the file too; the path's sibling has no checkpoints.
     beginning = f"no checkpoint in {checkpoints} (global_step1 was only begun): started from the beginning"
     assert f"openrlhf-stare: {beginning}" in log and f"openrlhf-stare: {beginning}" in job.output
-    newest, _ = newest_complete([checkpoints / "_actor", checkpoints / "_critic"])
+    folders = [checkpoints / "_actor", checkpoints / "_critic"]
+    newest, _ = newest_complete(folders)
     assert newest in ("global_step2", "global_step3")
 
     cut_short(checkpoints / "_critic" / newest)
     kept = int(newest[-1]) - 1
+    # The kill may have come while the next one was being saved. The one that a `latest` names comes first.
+    tag, passed_over = newest_complete(folders)
+    assert tag == f"global_step{kept}" and {newest} == {*passed_over} - {f"global_step{kept + 2}"}
     job = run_job(flags, tmp_path / "other type", env={"OPENRLHF_STARE_CPU_DTYPE": "bfloat16"}, cluster=cluster)
     assert job.status == 2 and "whose job computed in float32, and this one computes in bfloat16: set" in job.output
     others = ["--train.async_enable", "--console", "full"]
@@ -83,7 +87,7 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     refusal = f"--ckpt.path {checkpoints} has checkpoints of another run (global_step"
     assert refusal in second["new"].stdout and "add --ckpt.load_enable to go on with" in second["new"].stdout
     assert "was ended by force" not in job.output  # the rank was killed, and not the job
-    assert f"Resuming from checkpoint global_step{kept}, past the incomplete {newest}" in job.output
+    assert f"Resuming from checkpoint {tag}, past the incomplete {', '.join(passed_over)}" in job.output
     for model in ("_actor", "_critic"):
         saved = sorted(path.name for path in (checkpoints / model).glob("global_step*"))
         assert saved == ["global_step2", "global_step3", "global_step4"]
