@@ -34,15 +34,15 @@ CAUSES = {
     "idle": "not held, idle: the method acts only from the second optimizer step on a rollout on, and there was one. "
     "Lower --train.batch_size, raise --train.max_epochs, or choose another --policy_loss",
     "overshot": "not held, overshot: the method acted in the first half, and then the entropy stayed above the "
-    "target, where it does not act. Lower the method's bound or --entropy.k_p, or let it act there too with "
-    "--entropy.schedule pi --entropy.sides both",
+    "target, where it does not act. Lower the method's bound or, under pi, --entropy.k_p, or let it act there too "
+    "with --entropy.schedule pi --entropy.sides both",
     "shut": "not held, shut: the entropy stayed above the target by itself, so nothing was needed. "
     "Raise --entropy.target if it is to be higher, or lower it with --entropy.schedule pi --entropy.sides both",
     "at its bound": "not held, at its bound: the method acted at full strength, and it was not enough. "
     "Lower --entropy.target, raise the method's bound, or choose --entropy.schedule pi if another is set. A policy "
     "that learns the one right answer of a prompt becomes certain of it under any method",
-    "unsteady": "not held, unsteady: the entropy left the band on one side, then on the other, and came back. "
-    "Lower --entropy.k_p or the method's bound, or raise --rollout.batch_size, which makes steps more alike",
+    "unsteady": "not held, unsteady: the entropy left the band on one side, then on the other, and came back. Lower "
+    "the method's bound or, under pi, --entropy.k_p, or raise --rollout.batch_size, which makes steps more alike",
     "slow": "not held, slow: the method was not at full strength. "
     "Train longer, raise --entropy.k_p, or choose --entropy.schedule pi if another is set",
 }

@@ -47,7 +47,7 @@ def test_shut_where_nothing_was_needed():
 def test_overshot_where_the_method_acted_before_and_the_entropy_stays_above():
     """As SmolLM2 on chain_sum: five steps near the ceiling, and then twice the target with the gate shut."""
     found = verdict(steps(mean=lambda step: 0.3 if 15 <= step < 20 else 0.8, gate_on=lambda step: 15 <= step < 20))
-    assert found.kind == "overshot" and "Lower the method's bound or --entropy.k_p" in found.sentence
+    assert found.kind == "overshot" and "Lower the method's bound or, under pi, --entropy.k_p" in found.sentence
     assert "--entropy.schedule pi --entropy.sides both" in found.sentence
     # Of a run that goes on below the target it is not said.
     assert verdict(steps(mean=0.1, gate_on=lambda step: step < 20)).kind == "slow"
@@ -91,7 +91,7 @@ def test_unsteady_where_the_entropy_leaves_the_band_on_both_sides_and_comes_back
     """As SmolLM2 on chain_sum at half of its first entropy: W between 1 and its ceiling from one step to the next."""
     above, below, above_again = 0.51, 0.29, 0.6
     found = verdict(steps(mean=lambda step: {21: above, 29: below, 33: above_again}.get(step, 0.4)))
-    assert found.kind == "unsteady" and "Lower --entropy.k_p or the method's bound" in found.sentence
+    assert found.kind == "unsteady" and "Lower the method's bound or, under pi, --entropy.k_p" in found.sentence
     assert "raise --rollout.batch_size" in found.sentence
     # One that goes through the band once is late, not unsteady; what was in the first half does not count.
     assert verdict(steps(mean=lambda step: above if step < 30 else below)).kind == "slow"
