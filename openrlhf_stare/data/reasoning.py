@@ -105,8 +105,11 @@ def prepare(tasks: list[Task], held_out: int, seed: int, template: str = "{quest
     files: dict[str, list[dict]] = {"train": [], "eval": []}
     kept: set[str] = set()  # the questions that are held out, of all tasks
     for task, found in zip(tasks, drawn, strict=True):
-        different = {entry["question"]: row(task, entry, label, template) for entry, label in reversed(found)}
-        chosen = [question for question in reversed(different) if question not in kept][:held_out]
+        # The first to come. Those that come only once would be of the kinds with the most questions, often harder.
+        different: dict[str, dict] = {}
+        for entry, label in found:
+            different.setdefault(entry["question"], row(task, entry, label, template))
+        chosen = [question for question in different if question not in kept][:held_out]
         files["eval"] += [different[question] for question in chosen]
         kept.update(chosen)
     for task, found in zip(tasks, drawn, strict=True):

@@ -48,6 +48,13 @@ def test_the_rows_are_mixed_and_none_that_is_held_out_is_trained_on(tiny_gym):
     assert prepare(tasks, 5, 3) == files != prepare(tasks, 5, 4)
 
 
+def test_what_is_held_out_is_of_the_kinds_that_training_is_of(tiny_gym):
+    """And not of those alone whose questions seldom come twice."""
+    held_out = prepare([Task("uneven", {}, 100)], held_out=20, seed=0)["eval"]
+    few = [row for row in held_out if max(json.loads(row["label"])["metadata"]["terms"]) <= 5]
+    assert 7 <= len(few) <= 13
+
+
 @pytest.mark.parametrize(
     "task, said",
     [

@@ -1,4 +1,4 @@
-"""reasoning-gym's interface with three tasks of a few lines, so that no test needs that package."""
+"""reasoning-gym's interface with some tasks of a few lines, so that no test needs that package."""
 
 from reasoning_gym.factory import DATASETS
 

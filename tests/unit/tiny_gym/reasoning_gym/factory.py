@@ -32,4 +32,11 @@ class Words(Sums):
         return {**entry, "answer": "red", "metadata": {"source_dataset": "words", "seen": {1, 2}}}
 
 
-DATASETS = {"sums": (Sums, Sums), "words": (Words, Words)}
+class Uneven(Sums):
+    """Every other entry is of a kind that has few questions."""
+
+    def __getitem__(self, place):
+        return Sums(seed=self.seed, largest=5 if place % 2 else 999)[place]
+
+
+DATASETS = {"sums": (Sums, Sums), "words": (Words, Words), "uneven": (Uneven, Uneven)}
