@@ -106,9 +106,7 @@ def prepare(tasks: list[Task], held_out: int, seed: int, template: str = "{quest
     kept: set[str] = set()  # the questions that are held out, of all tasks
     for task, found in zip(tasks, drawn, strict=True):
         # The first to come. Those that come only once would be of the kinds with the most questions, often harder.
-        different: dict[str, dict] = {}
-        for entry, label in found:
-            different.setdefault(entry["question"], row(task, entry, label, template))
+        different = {entry["question"]: row(task, entry, label, template) for entry, label in found}
         chosen = [question for question in different if question not in kept][:held_out]
         files["eval"] += [different[question] for question in chosen]
         kept.update(chosen)
