@@ -148,10 +148,17 @@ def recommended(runs: Runs) -> tuple[str | None, dict[str, float]]:
 
 
 def claims(runs: Runs) -> list[tuple[bool | None, str]]:
-    """What the study is to show: whether it does, and a sentence with the figures; open where no run is."""
-    found: list[tuple[bool | None, str]] = [
-        (None, f"{task}: no run yet") for task in TASKS if task not in {task for task, _, _ in runs}
-    ]
+    """What the study is to show: whether it does, and a sentence with the figures; open where a task lacks an arm."""
+    best, losses = recommended(runs)
+    # Without one to recommend the lowest target shows what holding is good for.
+    example = best or TO_RECOMMEND[-1]
+    found: list[tuple[bool | None, str]] = []
+    for task in TASKS:
+        compared = (example,) if task == AGAIN else TO_RECOMMEND
+        there = {arm for of, arm, _ in runs if of == task}
+        missing = [ARMS[arm] for arm in ("grpo", *compared) if arm not in there]
+        if missing:
+            found.append((None, f"{task}: no run yet of {'; '.join(missing)}"))
     for (task, arm, seed), result in runs.items():
         if task in SEVERAL and arm in ("stare50", "stare20"):
             share = result.figures["in_band_with_authority"]
@@ -162,7 +169,6 @@ def claims(runs: Runs) -> list[tuple[bool | None, str]]:
                     f"{task}, {ARMS[arm]}, seed {seed}: {said}; wanted: {100 * HELD:.0f} %",
                 )
             )
-    best, losses = recommended(runs)
     said = ", ".join(f"{ARMS[arm]} {loss:.3f}" for arm, loss in losses.items())
     if losses:
         # Refuted when every one has lost more: an arm that lacks runs, or has none, may still be the one.
@@ -171,12 +177,10 @@ def claims(runs: Runs) -> list[tuple[bool | None, str]]:
         found.append((holds, f"lost of GRPO's reward at most: {said}; wanted: one of at most {LOST}"))
     if best:
         found.append((True, f"to recommend: {ARMS[best]}"))
-    # Without one to recommend the lowest target shows what holding is good for.
-    arm = best or TO_RECOMMEND[-1]
-    for (task, other, seed), grpo in runs.items():
-        if other != "grpo" or (task, arm, seed) not in runs:
+    for (task, arm, seed), grpo in runs.items():
+        if arm != "grpo" or (task, example, seed) not in runs:
             continue
-        held, name = runs[task, arm, seed], f"{task}, {ARMS[arm]}, seed {seed}"
+        held, name = runs[task, example, seed], f"{task}, {ARMS[example]}, seed {seed}"
         if task in SEVERAL:
             ours, theirs = held.number("distinct_right"), grpo.number("distinct_right")
             said = f"{name}: {ours:.1f} different right answers; wanted: {DISTINCT} times GRPO's {theirs:.1f}"
