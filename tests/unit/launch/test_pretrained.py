@@ -324,7 +324,11 @@ GOOD = {"chain_sum": (0.2, 0.88), "countdown": (0.2, 0.78), "sentences": (0.2, 0
         (
             {f"{task}-stare50": {"reward": reward} for task, (_, reward) in GOOD.items()},
             1,
-            ["pass to recommend: STARE, 50 %", "MISS countdown, STARE, 50 %, seed 0: 5.5 different right answers"],
+            [
+                "open again: no run yet of STARE, 50 %\n",
+                "pass to recommend: STARE, 50 %",
+                "MISS countdown, STARE, 50 %, seed 0: 5.5 different right answers",
+            ],
         ),
         (
             {"sentences-stare20": {"entropy": 0.1}},
@@ -358,7 +362,7 @@ def test_the_claims_of_the_study(tmp_path, monkeypatch, capsys, change, status, 
     )
     assert study.main() == status
     out = capsys.readouterr().out
-    assert all(sentence in out for sentence in said) and "open" not in out, out
+    assert all(sentence in out for sentence in said), out
     figures_of_runs, texts = (tmp_path / "table.md").read_text().split("\n\n")
     assert len(figures_of_runs.splitlines()) == len(texts.splitlines()) == 2 + 14
     assert "| sentences, 0 | GRPO | 1.00 | 0.05 | – | 100 % | – |" in figures_of_runs
