@@ -85,9 +85,11 @@ def read(file: Path) -> list[Result]:
 
 
 def written(name: str) -> Path:
-    """The type of an argument: a file of results that is there, so that a mistyped one is no study without runs."""
+    """The type of an argument: a file with results, so that a mistyped one is no study without runs."""
     if not Path(name).is_file():
         raise argparse.ArgumentTypeError(f"there is no file {name}: it comes with the first finished run of the study")
+    if not Path(name).stat().st_size:
+        raise argparse.ArgumentTypeError(f"{name} is empty: a line comes with each finished run of the study")
     return Path(name)
 
 

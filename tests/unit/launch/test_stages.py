@@ -231,6 +231,10 @@ def test_results_that_are_not_there_are_no_study_without_runs(tmp_path, monkeypa
     with pytest.raises(SystemExit) as ended:
         sequence.main()
     assert ended.value.code == 2 and f"there is no file {tmp_path / 'none.jsonl'}" in capsys.readouterr().err
+    (tmp_path / "none.jsonl").touch()
+    with pytest.raises(SystemExit) as ended:
+        sequence.main()
+    assert ended.value.code == 2 and f"{tmp_path / 'none.jsonl'} is empty" in capsys.readouterr().err
     assert not (tmp_path / "table.md").exists()
 
 
