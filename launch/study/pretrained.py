@@ -148,17 +148,17 @@ def recommended(runs: Runs) -> tuple[str | None, dict[str, float]]:
 
 
 def claims(runs: Runs) -> list[tuple[bool | None, str]]:
-    """What the study is to show: whether it does, and a sentence with the figures; open where a task lacks an arm."""
+    """What the study is to show: whether it does, and a sentence with the figures; open where an arm lacks a seed."""
     best, losses = recommended(runs)
     # Without one to recommend the lowest target shows what holding is good for.
     example = best or TO_RECOMMEND[-1]
     found: list[tuple[bool | None, str]] = []
     for task in TASKS:
         compared = (example,) if task == AGAIN else TO_RECOMMEND
-        there = {arm for of, arm, _ in runs if of == task}
-        missing = [ARMS[arm] for arm in ("grpo", *compared) if arm not in there]
-        if missing:
-            found.append((None, f"{task}: no run yet of {'; '.join(missing)}"))
+        for seed in sorted({seed for _, _, seed in runs}):
+            missing = [ARMS[arm] for arm in ("grpo", *compared) if (task, arm, seed) not in runs]
+            if missing:
+                found.append((None, f"{task}, seed {seed}: no run yet of {'; '.join(missing)}"))
     for (task, arm, seed), result in runs.items():
         if task in SEVERAL and arm in ("stare50", "stare20"):
             share = result.figures["in_band_with_authority"]

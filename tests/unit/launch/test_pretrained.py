@@ -325,7 +325,7 @@ GOOD = {"chain_sum": (0.2, 0.88), "countdown": (0.2, 0.78), "sentences": (0.2, 0
             {f"{task}-stare50": {"reward": reward} for task, (_, reward) in GOOD.items()},
             1,
             [
-                "open again: no run yet of STARE, 50 %\n",
+                "open again, seed 0: no run yet of STARE, 50 %\n",
                 "pass to recommend: STARE, 50 %",
                 "MISS countdown, STARE, 50 %, seed 0: 5.5 different right answers",
             ],
@@ -397,10 +397,10 @@ def test_a_study_that_has_begun_is_judged_as_far_as_it_goes(tmp_path, monkeypatc
     monkeypatch.setattr(sys, "argv", ["pretrained.py", str(file), *paths])
     assert study.main() == 0
     out = capsys.readouterr().out
-    assert "open chain_sum: no run yet of GRPO; STARE, 50 %; STARE, 50 % to 20 %; STARE, 20 %\n" in out
+    assert "open chain_sum, seed 0: no run yet of GRPO; STARE, 50 %; STARE, 50 % to 20 %; STARE, 20 %\n" in out
     # A task that has begun says what it lacks; of the other rule two arms are compared.
-    assert "open sentences: no run yet of GRPO; STARE, 50 % to 20 %; STARE, 20 %\n" in out
-    assert "open again: no run yet of GRPO; STARE, 20 %\n" in out
+    assert "open sentences, seed 0: no run yet of GRPO; STARE, 50 % to 20 %; STARE, 20 %\n" in out
+    assert "open again, seed 0: no run yet of GRPO; STARE, 20 %\n" in out
     assert "pass sentences, STARE, 50 %, seed 0: 100 % of the steps are in band" in out and "lost" not in out
 
     with pytest.raises(SystemExit, match="has no answers.json"):
@@ -429,7 +429,15 @@ def test_an_arm_is_recommended_once_all_of_its_runs_are_there(tmp_path, monkeypa
 
     enter_run(file, "chain_sum-stare20-seed0", 0.2, 0.87, 1.0, target=0.2)
     assert study.main() == 0
-    assert "pass to recommend: STARE, 20 %" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "pass to recommend: STARE, 20 %" in out and "seed 1" not in out
+
+    # Of a second seed, once it has begun, each task says what it lacks.
+    enter_run(file, "chain_sum-grpo-seed1", 0.1, 0.9, 1.0)
+    assert study.main() == 0
+    out = capsys.readouterr().out
+    assert "open chain_sum, seed 1: no run yet of STARE, 50 %; STARE, 50 % to 20 %; STARE, 20 %\n" in out
+    assert "open sentences, seed 1: no run yet of GRPO;" in out and "to recommend" not in out
 
 
 def test_an_arm_of_the_study_that_is_none_is_refused():
