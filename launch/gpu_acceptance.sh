@@ -49,7 +49,7 @@ from pathlib import Path
 from openrlhf_stare.report.reading import read_run
 
 name, run = sys.argv[1], read_run(Path(sys.argv[2]), "run")
-for figure in ("timing/step_total", "timing/generation", "timing/ppo_train", "entropy/seconds", "rollout/vllm_kl"):
+for figure in ("timing/step_total", "timing/generation", "timing/ppo_train", "entropy/seconds", "vllm_kl"):
     if figure in run.scalars:
         values = [abs(value) for value in run.scalars[figure].values.tolist()[5:]]
         print(f"| {name}: {figure}, median after 5 steps | {statistics.median(values):.3g} |")

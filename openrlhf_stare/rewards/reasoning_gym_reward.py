@@ -5,7 +5,7 @@ that task's own scorer says of the answer: 1 for a right one, 0 or a little more
 
 The answer is taken from the response, of which the special tokens at its end are no part, as the first of these that
 is there: what the last `<answer>…</answer>` holds; the last number, where the entry's own answer is a number; the last
-line that is not empty.
+line that is not empty, or where the entry's own answer has several, the last so many.
 
 The scorers run in processes of their own. An answer over which one hangs or that ends it gets 0. A scorer that raises
 gives no reward (NaN), which leaves the response out of training; each task's first error is told.
@@ -54,8 +54,15 @@ def answer_in(response: str, right: object) -> str | None:
     if isinstance(right, str) and NUMBER.fullmatch(right.strip()):
         numbers = NUMBER.findall(text)
         return numbers[-1] if numbers else None
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else None
+    # As many lines as the entry's own answer has, a board's for instance, with the empty ones between them.
+    several = len(_filled(right)) if isinstance(right, str) else 1
+    if places := _filled(text)[-max(several, 1) :]:
+        return "\n".join(line.rstrip() for line in text.splitlines()[places[0] :]).strip()
+    return None
+
+
+def _filled(text: str) -> list[int]:
+    return [place for place, line in enumerate(text.splitlines()) if line.strip()]
 
 
 def entry_of(label: object) -> dict | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect
 
-# At the end of a response, in the ways of writing that models have.
-SPECIAL_TOKENS = re.compile(r"(?:\s*(?:<\|[^<>|\s]*\|>|</s>|<eos>|<pad>|<end_of_turn>))+\s*$")
+# At the end of a response, in the ways of writing that models have; DeepSeek's bar is the wide one.
+SPECIAL_TOKENS = re.compile(r"(?:\s*(?:<[|\uff5c][^<>|\uff5c\s]*[|\uff5c]>|</s>|<eos>|<pad>|<end_of_turn>))+\s*$")
 TAIL = 32  # letters of a prompt by which its end is known
 
 

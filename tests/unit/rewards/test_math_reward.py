@@ -209,6 +209,8 @@ OUTPUT = "```output\n\\boxed{7}\n```\n"
         ("```c++\n// \\boxed{7}\n```\n", (0, 0)),
         ("```\n\\boxed{7}\n```\n", (1, 1)),  # in a block that is not said to be code
         ("```json\n{}\n```\n\\boxed{7}", (1, 1)),
+        ("1. Compute:\n   ```python\n   print(3 + 4)  # \\boxed{8}\n   ```\n\nIt is \\boxed{7}.", (1, 1)),
+        ("1. Compute:\n   ```python\n   # \\boxed{7}\n   ```\n", (0, 0)),
     ],
 )
 def test_a_box_in_code_or_in_a_tool_s_output_is_no_answer(math_reward, response, given):

@@ -56,6 +56,10 @@ def given(module, response: str, label: object = json.dumps(ENTRY)) -> tuple[flo
         (f"red{END}", None, "red"),
         (f" {END}", None, None),
         ("x</s>", "y", "x"),
+        ("x<\uff5cend\u2581of\u2581sentence\uff5c>", "y", "x"),
+        (f"The board:\n\n_ Q\n  Q _ \n{END}", "Q _\n_ Q", "_ Q\n  Q _"),
+        ("No:\n1 < 2\n\n3 > 2\n", "1 < 2\n\n2 < 3\n", "1 < 2\n\n3 > 2"),
+        (f"_ Q{END}", "Q _\n_ Q", "_ Q"),
         ("a <|b|> c", "y", "a <|b|> c"),  # not at the end
     ],
 )
