@@ -25,8 +25,8 @@ SECONDS = 5.0  # wall-clock time for one answer; most take a few milliseconds
 LONGEST = 1 << 15  # bytes of a question for the verifier: fewer than a pipe takes while nobody reads it
 WORKERS = 4  # verifiers of each rollout actor, started as they are needed
 
-# A block with a language, or one of a tool's output, up to the fence that ends it, indented as in a list or not, or the
-# end of the text. Another block's first fence does not end it.
+# A block with a language, or one of a tool's output, up to the fence that ends it, indented or not, or to the text's
+# end. Another block's first fence does not end it.
 BLOCK = re.compile(r"```\w[^\s`]*\n.*?(?:(?<=\n)[ \t]*```(?!\w[^\s`]*\n)|\Z)", re.DOTALL)
 
 if importlib.util.find_spec("math_verify") is None:
