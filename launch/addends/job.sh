@@ -74,12 +74,17 @@ train_all() {
 # results where it has one, has a line of it. Otherwise starts it anew, unless `job` resumes and an interrupted run had
 # the same flags.
 begin_run() {
-    local begun=""
+    local begun="" status=3
     recipe=$(printf '%s\n' "$steps steps" "${job[@]}")
-    if [[ -n ${results:-} ]] && "$python" launch/study/results.py done "$results" <<<"$recipe"; then
-        say "$arm, seed $seed: is in $results"
-        exit
+    if [[ -n ${results:-} ]]; then
+        status=0
+        "$python" launch/study/results.py done "$results" <<<"$recipe" || status=$?
     fi
+    case $status in
+    0) say "$arm, seed $seed: is in $results"; exit ;;
+    3) ;; # is not done
+    *) exit "$status" ;;
+    esac
     if [[ -f $run/recipe && $(<"$run/recipe") == "$recipe" ]]; then
         say "$arm, seed $seed: done before"
         enter_run

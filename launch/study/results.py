@@ -1,6 +1,6 @@
 """The results of a study, kept in the repository: docs/results/NAME.jsonl, a line of JSON for each finished run.
 
-    python launch/study/results.py done FILE < RECIPE     ends with status 0 if FILE has a line of this recipe, else 1
+    python launch/study/results.py done FILE < RECIPE    ends with status 0 if FILE has a line of this recipe, 3 if not
 
 runs/ is not in git, and a machine may be gone tomorrow. So a study goes on from its file, on any machine: a run whose
 line is there is done, and tables and figures are made from the lines alone. launch/study/enter.py writes them.
@@ -21,6 +21,7 @@ from statistics import fmean
 from typing import Any
 
 RECIPE_HASH = 12  # letters
+NOT_DONE = 3  # no status of Python's own, so that a file that cannot be read is not one without the line
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,19 @@ def recipe_hash(recipe: str) -> str:
 
 
 def read(file: Path) -> list[Result]:
-    """The results in their order; none where there is no file yet."""
-    if not file.exists():
-        return []
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    return [Result(**{**line, "stages": [Stage(**stage) for stage in line["stages"]]}) for line in lines]
+    """The results in their order; none where there is no file yet.
+
+    Raises:
+        SystemExit: a line is none, as after a merge or on a full disk.
+    """
+    found = []
+    for number, text in enumerate(file.read_text().splitlines() if file.exists() else (), 1):
+        try:
+            line = json.loads(text)
+            found.append(Result(**{**line, "stages": [Stage(**stage) for stage in line["stages"]]}))
+        except (ValueError, TypeError, KeyError):
+            raise SystemExit(f"{file}, line {number}, is no result: delete it, or take the file from git") from None
+    return found
 
 
 def written(name: str) -> Path:
@@ -180,4 +189,4 @@ def present(
 if __name__ == "__main__":
     _, command, name = sys.argv
     assert command == "done", f"{command} is not done"
-    sys.exit(0 if is_done(Path(name), recipe_hash(sys.stdin.read())) else 1)
+    sys.exit(0 if is_done(Path(name), recipe_hash(sys.stdin.read())) else NOT_DONE)

@@ -213,11 +213,17 @@ def test_a_finished_run_becomes_a_line_once_and_is_done_then(tmp_path, monkeypat
     curves = line.stages[0].curves
     assert curves["step"] == list(range(1, 41)) and curves["entropy"][:2] == [1.0, 0.52]
 
-    def is_done(text: str) -> bool:
+    def is_done(text: str) -> tuple[int, str]:
         command = [sys.executable, LAUNCH / "study/results.py", "done", file]
-        return subprocess.run(command, input=text, text=True, timeout=60).returncode == 0
+        done = subprocess.run(command, input=text, stderr=subprocess.PIPE, text=True, timeout=60)
+        return done.returncode, done.stderr
 
-    assert is_done((run / "recipe").read_text()) and not is_done(recipe(run, "--train.colocate_all"))
+    assert is_done((run / "recipe").read_text()) == (0, "")
+    assert is_done(recipe(run, "--train.colocate_all")) == (3, "")
+    # A file that cannot be read is not one in which the run is missing, so nothing is trained again.
+    file.write_text(f"{file.read_text()}<<<<<<< a merge\n")
+    said = f"{file}, line 2, is no result: delete it, or take the file from git\n"
+    assert is_done((run / "recipe").read_text()) == (1, said)
 
 
 def test_a_long_curve_is_thinned_to_the_means_of_equal_spans(tmp_path):
