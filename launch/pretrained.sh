@@ -4,7 +4,8 @@
 # shows what happens without STARE.
 # TASK=sums, chain_sum, countdown or sentences, or any task of reasoning-gym with a colon and its settings behind it.
 # STEPS=30 are the training steps. MODEL=… is an instruction-tuned model of your own, a folder or a name on the Hub. RUN=…
-# is the run's folder. Started again after an interruption, the same command goes on from the run's newest checkpoint.
+# is the run's folder; by default each combination of these and the flags has its own. Started again after an
+# interruption, the same command goes on from the run's newest checkpoint.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,10 +16,7 @@ task=${TASK:-sums} steps=${STEPS:-30}
 positive STEPS "$steps"
 look_at "$task"
 home=$PWD/runs/pretrained
-flags=$(tr -cs 'A-Za-z0-9._' '-' <<<"${*:-stare}")
-name=$(tr -cs 'A-Za-z0-9._' '-' <<<"$task")$steps-${flags#-}
-name=${name:0:80}
-run=${RUN:-$home/${name%-}}
+run=${RUN:-$home/$(folder_name "$task" "$steps" "$@")}
 
 # What the task lacks is told before gigabytes are fetched.
 [[ -z $gym || -x $python ]] || "${PYTHON:-python3}" launch/pretrained/install_tasks.py --check

@@ -19,6 +19,17 @@ look_at() {
     esac
 }
 
+# folder_name TASK STEPS [FLAGS]: prints the name of a run's folder. The hash tells apart what the rest of it does not: it
+# is cut, and neither a type nor a key of W&B is in it.
+folder_name() {
+    local name hash
+    name=$(sed -E 's/--logger\.wandb\.key[ =][^ ]+//g; s/[^A-Za-z0-9._]+/-/g' <<<"$1 $2 ${MODEL:-} ${*:3}")
+    (($# > 2)) || name+=stare
+    name=${name:0:70}
+    hash=$(printf '%s\n' "$@" "MODEL=${MODEL:-}" "${OPENRLHF_STARE_CPU_DTYPE:-}" | sha256sum)
+    echo "${name%-}-${hash:0:8}"
+}
+
 # make_prompts FOLDER PROMPTS SEED: writes FOLDER/train.jsonl and FOLDER/eval.jsonl of the task that was looked at.
 make_prompts() {
     if [[ -n $gym ]]; then

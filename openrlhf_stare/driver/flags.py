@@ -22,6 +22,7 @@ from openrlhf_stare.tools.config import ToolConfig
 from openrlhf_stare.tpo.target import TpoConfig
 
 POLICY_LOSS = "stare"  # the default
+SECRET = "--logger.wandb.key"  # whose value is in no name and in no log
 # First part of a flag -> where its options are, for what is no method.
 CONFIGS: dict[str, type[Options]] = {
     "actor": ActorConfig,
@@ -108,7 +109,7 @@ def add_flags(parser: argparse.ArgumentParser, own: Sequence[str] = ()) -> None:
     console.add_flag(group)
     _add_options(group, own)
     _answer_with_one_line(parser)
-    parser._option_string_actions["--logger.wandb.key"].type = Secret
+    parser._option_string_actions[SECRET].type = Secret
 
 
 def _add_flags_of_the_start(group: argparse._ArgumentGroup) -> None:

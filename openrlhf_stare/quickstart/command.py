@@ -98,9 +98,10 @@ def new_folder(words: list[str]) -> Path:
     Raises:
         UsageError: it cannot be made.
     """
-    from openrlhf_stare.driver.flags import POLICY_LOSS  # here, since it takes torch along
+    from openrlhf_stare.driver.flags import POLICY_LOSS, SECRET  # here, since it takes torch along
 
-    given = re.sub("[^A-Za-z0-9._]+", "-", " ".join(words) or POLICY_LOSS).strip("-")[:60].rstrip("-")
+    shown = re.sub(rf"{re.escape(SECRET)}[ =]\S+", "", " ".join(words))
+    given = re.sub("[^A-Za-z0-9._]+", "-", shown or POLICY_LOSS).strip("-")[:60].rstrip("-")
     run = Path.cwd() / "runs" / "quickstart" / f"{time.strftime('%Y%m%d-%H%M%S')}-{given}"
     try:
         run.mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,30 @@ def test_the_flags_of_a_task_are_accepted_with_the_relative_target(task):
     assert Path(args.reward.remote_url).is_file() and args.data.max_len > args.rollout.max_new_tokens
     assert args.ckpt.load_enable and args.ckpt.max_num == 2 and args.ckpt.save_steps > 0
     assert args.rollout.min_new_tokens == 0 and args.data.apply_chat_template
+
+
+def folder(*words: str, **variables: str) -> str:
+    script = 'source launch/pretrained/job.sh; folder_name "$@"'
+    environment = {"PATH": "/usr/bin:/bin", **variables}
+    command = ["bash", "-c", script, "pretrained", *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_run_with_other_settings_has_another_folder():
+    task = "chain_sum:min_terms=2,max_terms=3,min_digits=1,max_digits=2"
+    folders = [
+        folder("sums", "30"),
+        folder("sums", "30", "--policy_loss", "stare"),
+        folder("sums", "30", MODEL="/a/model"),
+        folder("sums", "30", OPENRLHF_STARE_CPU_DTYPE="float32"),
+        folder(task, "30", "--actor.adam.lr", "1e-5"),
+        folder(task, "30", "--actor.adam.lr", "1e-4"),
+    ]
+    assert len(set(folders)) == len(folders) and folders[0] == folder("sums", "30")
+    assert folders[0].startswith("sums-30-stare-") and folders[2].startswith("sums-30-a-model-stare-")
+    assert all(re.fullmatch(r"[\w.-]{1,80}", name) for name in folders)
+    assert "f00" not in folder("sums", "30", "--logger.wandb.key", "f00", "--logger.wandb.key=f00")
 
 
 def test_a_task_that_is_none_is_refused_in_a_sentence():

@@ -70,6 +70,8 @@ def test_what_is_no_number_of_steps(monkeypatch, given):
         (["--policy_loss", "openrlhf"], "policy_loss-openrlhf"),
         (["--reward.remote_url", "/a b/reward.py"], "reward.remote_url-a-b-reward.py"),
         (["--x", "y" * 99], "x-" + "y" * 58),
+        (["--logger.wandb.key", "f00", "--a", "b"], "a-b"),
+        (["--a", "--logger.wandb.key=f00"], "a"),
     ],
 )
 def test_a_run_has_a_folder_that_is_named_after_its_flags(tmp_path, monkeypatch, words, name):
