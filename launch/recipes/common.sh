@@ -28,9 +28,9 @@ name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || basename "$METHOD"
 : "${PROMPTS:=64}" "${SAMPLES:=8}" "${PROMPT_TOKENS:=1024}" "${RESPONSE_TOKENS:=3072}"
 : "${TOKENS_PER_GPU:=$((2 * (PROMPT_TOKENS + RESPONSE_TOKENS)))}"
 
-# STARE.
-: "${REWEIGHT_W:=1.1}" "${REWEIGHT_M:=0.9}" "${TOP_P_RATIO:=0.1}" "${TARGET_ENTROPY:=0.3}"
-: "${VARIANT:=O1}" "${SCHEDULE:=gate}"
+# STARE. Another METHOD has a target and a schedule of its own, unless you give them.
+: "${REWEIGHT_W:=1.1}" "${REWEIGHT_M:=0.9}" "${TOP_P_RATIO:=0.1}" "${VARIANT:=O1}"
+[[ $METHOD != stare ]] || : "${TARGET_ENTROPY:=0.3}" "${SCHEDULE:=gate}"
 
 # The published runs were stopped by hand after some thousand steps. A command that is repeated goes on from the last
 # checkpoint.
@@ -65,11 +65,13 @@ flags=(
     --ckpt.path "$RUN/checkpoints" --ckpt.output_dir "$RUN/model" --ckpt.save_steps "$SAVE_STEPS" --ckpt.load_enable
     --ckpt.save_hf --logger.tensorboard_dir "$RUN/tensorboard" --logger.wandb.run_name "$name"
 )
-if [[ $METHOD == stare ]] && ((!BASELINE)); then
-    flags+=(--entropy.target "$TARGET_ENTROPY" --entropy.schedule "$SCHEDULE")
+if ((!BASELINE)); then
+    flags+=(${TARGET_ENTROPY:+--entropy.target "$TARGET_ENTROPY"} ${SCHEDULE:+--entropy.schedule "$SCHEDULE"})
+fi
+if [[ +$METHOD+ == *+stare+* ]] && ((!BASELINE)); then
     flags+=(--stare.variant "$VARIANT" --stare.top_p_ratio "$TOP_P_RATIO")
     # The PI schedule finds its own.
-    if [[ $SCHEDULE != pi ]]; then flags+=(--stare.reweight_w "$REWEIGHT_W" --stare.reweight_m "$REWEIGHT_M"); fi
+    if [[ ${SCHEDULE:-} != pi ]]; then flags+=(--stare.reweight_w "$REWEIGHT_W" --stare.reweight_m "$REWEIGHT_M"); fi
 fi
 if [[ -n $EVAL_DATA ]]; then
     flags+=(--eval.dataset "$EVAL_DATA" --eval.steps "$EVAL_STEPS" --eval.n_samples_per_prompt "$EVAL_SAMPLES")
@@ -93,7 +95,7 @@ else
     command=("${PYTHON:-$python}" -m openrlhf_stare.train_ray)
 fi
 command+=("${flags[@]}" "$@")
-printf '%q ' "${command[@]}"
+printf '%q ' "${command[@]}" | sed -E 's/(--logger\.wandb\.key[ =])[^ ]+/\1KEY/' # it is for W&B only
 cat <<'END'
 
 

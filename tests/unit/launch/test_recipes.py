@@ -122,6 +122,22 @@ def test_the_environment_and_then_flags_win(recipe):
     assert (args.stare.reweight_w, args.stare.reweight_m, args.actor.adam.lr) == (1.4, 0.8, 5e-7)
 
 
+def test_a_target_and_a_schedule_that_are_given_are_any_method_s():
+    given = {"TARGET_ENTROPY": "50%", "SCHEDULE": "pi"}
+    for method in ("entropy_bonus", "stare+entropy_bonus"):
+        args = arguments(recipe("short_cot_14b"), METHOD=method, **given)
+        assert checks.check(args) == [] and (args.entropy.target, args.entropy.schedule) == ("50%", "pi")
+    assert (args.stare.variant, args.stare.top_p_ratio) == ("O1", 0.1)
+    assert "--entropy.target" not in command(recipe("short_cot_14b"), BASELINE="1", **given)
+    both = arguments(recipe("short_cot_14b"), METHOD="stare+entropy_bonus")
+    assert both.stare.reweight_w == 1.05 and base.control_of(both).schedule == "gate"
+
+
+def test_a_key_is_not_printed_with_the_command():
+    words = command(recipe("short_cot_7b"), "--logger.wandb.key", "f00", "--actor.fused_head")
+    assert words[-3:] == ["--logger.wandb.key", "KEY", "--actor.fused_head"]
+
+
 @by_name
 def test_letters_in_the_environment_change_nothing(recipe):
     # Somebody's W=2 or P=1 is not meant for us.
