@@ -15,6 +15,23 @@ from openrlhf_stare.options import UsageError, given
 from openrlhf_stare.rules import Finding, refuse
 from openrlhf_stare.tpo.checks import cannot_go_with_tpo
 
+AT_LEAST_ONE = (
+    "actor.num_nodes",
+    "actor.num_gpus_per_node",
+    "ds.ring_attn_size",
+    "ds.tensor_parallel_size",
+    "vllm.tensor_parallel_size",
+    "rollout.batch_size",
+    "rollout.n_samples_per_prompt",
+    "rollout.micro_batch_size",
+    "train.batch_size",
+    "train.micro_batch_size",
+    "train.max_epochs",
+    "train.num_episodes",
+    "logger.logging_steps",
+)
+OR_NEVER = ("ckpt.save_steps", "eval.steps")  # numbers of steps, or -1
+
 
 def check(args: SimpleNamespace) -> list[str]:
     """Check OpenRLHF's nested arguments as far as they concern us.
@@ -25,6 +42,7 @@ def check(args: SimpleNamespace) -> list[str]:
     Raises:
         UsageError: the arguments cannot work.
     """
+    refuse(_sizes(args))
     _check_options(args)
     refuse(
         _of_what_was_not_chosen(args),
@@ -39,6 +57,27 @@ def check(args: SimpleNamespace) -> list[str]:
         tools.cannot_run(args),
     )
     return [str(warning) for warning in _warnings(args)]
+
+
+def _sizes(args: SimpleNamespace) -> Iterator[Finding]:
+    """What OpenRLHF, and rules to come, divide by; OpenRLHF in part only after a first step."""
+    for flag in AT_LEAST_ONE:
+        if (value := _value(args, flag)) < 1:
+            yield Finding(f"--{flag} {value}", "is below 1", "give 1 or more")
+    for flag in OR_NEVER:
+        if _value(args, flag) == 0:
+            yield Finding(f"--{flag} 0", "is no number of steps", "give -1 for never")
+    if not args.rollout.temperature > 0:
+        yield Finding(
+            f"--rollout.temperature {args.rollout.temperature:g}",
+            "is not above 0, and logits are divided by it",
+            "give 1 to sample the policy itself",
+        )
+
+
+def _value(args: SimpleNamespace, flag: str) -> int:
+    part, _, name = flag.partition(".")
+    return getattr(getattr(args, part), name)
 
 
 def _check_options(args: SimpleNamespace) -> None:
@@ -158,6 +197,12 @@ def _numbers(args: SimpleNamespace) -> Iterator[Finding]:
     if fewest < 0 or (most is not None and fewest > most):
         within = "0 or more" if most is None else f"between 0 and --rollout.max_new_tokens {most}"
         yield Finding(f"--rollout.min_new_tokens {fewest}", f"is not {within}", "give 0")
+    if most is not None and most >= args.data.max_len:
+        yield Finding(
+            f"--rollout.max_new_tokens {most}",
+            f"leaves none of the --data.max_len {args.data.max_len}, which is for prompt and answer, to the prompt",
+            "lower it, or raise --data.max_len",
+        )
     if args.dry_run and not args.preflight:
         yield Finding("--dry-run", "goes with --preflight", "give both, or leave it out to train")
     if args.look.on and args.preflight:
