@@ -55,11 +55,12 @@ class StareSamplesGenerator(samples_generator.SamplesGenerator):
     def _process_response_into_experience(self, response, **generate_kwargs):
         if self.args.reward.remote_url:  # else a reward model gives it later
             reward, score = only_number(response.get("reward")), response.get("scores")
-            # Dynamic filtering takes the mean of a group's scores.
+            # Dynamic filtering takes the mean of a group's scores: one that is not finite would cost the whole group.
             if reward is None:
                 reward, score = math.nan, 0.0
             elif score is not None:
-                score = 0.0 if only_number(score) is None else only_number(score)
+                score = only_number(score)
+                score = score if score is not None and math.isfinite(score) else 0.0
             response = {**response, "reward": reward, "scores": score}
         return super()._process_response_into_experience(response, **generate_kwargs)
 

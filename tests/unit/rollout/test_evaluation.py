@@ -17,7 +17,7 @@ def generator(monkeypatch):
     module = importlib.import_module("openrlhf.trainer.ppo_utils.samples_generator")
     args = dealing_args(prompts=1, train=1)
     args.eval_top_p, args.vllm = None, SimpleNamespace(enable_sleep=False)
-    args.algo = SimpleNamespace(dynamic_filtering_enable=False)
+    args.algo.dynamic_filtering_enable = False
     generator = module.SamplesGenerator(SimpleNamespace(args=args), [], [], None, [])
     generator.asked = []
 

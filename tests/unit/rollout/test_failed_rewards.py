@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from advantage_step import dealing_args
 
 from openrlhf_stare import worker
 
@@ -33,11 +34,7 @@ def response(reward, **extra_logs: float) -> dict:
 def generator() -> SamplesGenerator:
     generator = SamplesGenerator.__new__(SamplesGenerator)
     generator.args = SimpleNamespace(
-        reward=SimpleNamespace(remote_url=["reward.py"]),
-        rollout=SimpleNamespace(batch_size=1, n_samples_per_prompt=2, micro_batch_size=1),
-        train=SimpleNamespace(batch_size=2, dynamic_batch_enable=False),
-        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=1),
-        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+        **vars(dealing_args(prompts=1, k=2, train=2)),
         policy_loss="stare",
         eval_top_p=None,
         vllm=SimpleNamespace(enable_sleep=False),
@@ -51,6 +48,20 @@ def test_no_reward_is_nan_and_with_a_reward_model_it_is_still_to_come(generator)
     assert lost.rewards.isnan().all() and lost.scores.tolist() == [0] and lost.info["reward"].isnan().all()
     generator.args.reward.remote_url = None
     assert generator._process_response_into_experience(response(None), max_len=8).rewards is None
+
+
+@pytest.mark.parametrize(
+    ("reward", "scores", "score"),
+    [
+        (torch.tensor([math.nan]), torch.tensor([math.nan]), 0),  # OpenRLHF takes the reward where no score is given
+        (math.inf, math.inf, 0),
+        (1.0, math.nan, 0),
+        (1.0, torch.tensor([0.5]), 0.5),
+    ],
+)
+def test_a_score_that_is_not_finite_does_not_cost_its_group(generator, reward, scores, score):
+    made = generator._process_response_into_experience({**response(reward), "scores": scores}, max_len=8)
+    assert made.scores.tolist() == [score] and made.rewards.tolist() == pytest.approx([float(reward)], nan_ok=True)
 
 
 def test_a_reward_stays_what_it_is(generator):
