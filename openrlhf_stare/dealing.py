@@ -8,11 +8,13 @@ from types import SimpleNamespace
 
 from openrlhf_stare.rules import Finding
 
+MODELS = {"actor": "the actor", "critic": "the critic", "ref": "the reference model", "reward": "the reward model"}
+
 
 def dealing_unit(args: SimpleNamespace, whole_steps: bool) -> int:
     """Of how many responses, or a multiple of it, a rollout must be for equal shares of whole prompt groups, and with
     `whole_steps` for whole optimizer steps too."""
-    ranks = data_parallel_ranks(args)
+    ranks = math.lcm(*(data_parallel_ranks(args, model) or 1 for model in models(args)))
     # One rank takes anything. With dynamic batches responses are dealt one by one, otherwise in whole micro-batches,
     # a contiguous chunk of them to each rank.
     dealt = ranks if args.train.dynamic_batch_enable else ranks * args.rollout.micro_batch_size
@@ -22,14 +24,23 @@ def dealing_unit(args: SimpleNamespace, whole_steps: bool) -> int:
     return math.lcm(unit, args.rollout.n_samples_per_prompt)
 
 
-def data_parallel_ranks(args: SimpleNamespace) -> int:
-    """How many ranks of the actor hold responses of their own."""
-    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node // args.ds.ring_attn_size
-    return ranks // args.ds.tensor_parallel_size
+def models(args: SimpleNamespace) -> dict[str, str]:
+    """The models to whose ranks a rollout is dealt: the first parts of their flags, and what they are called."""
+    has_critic = args.algo.advantage.estimator == "gae"
+    has_reward = not (args.reward.remote_url or args.train.agent_func_path)
+    there = {"actor": True, "critic": has_critic, "ref": args.algo.kl.init_coef > 0, "reward": has_reward}
+    return {model: name for model, name in MODELS.items() if there[model]}
+
+
+def data_parallel_ranks(args: SimpleNamespace, model: str = "actor") -> int:
+    """How many ranks of a model hold responses of their own."""
+    of = getattr(args, model)
+    return of.num_nodes * of.num_gpus_per_node // args.ds.ring_attn_size // args.ds.tensor_parallel_size
 
 
 def evenly_dealt(count: int, args: SimpleNamespace) -> int:
-    """How many of a rollout's first `count` responses OpenRLHF deals in equal shares to all data-parallel ranks.
+    """How many of a rollout's first `count` responses OpenRLHF deals in equal shares to all data-parallel ranks, those
+    of each model.
 
     Whole prompt groups only. A rollout shorter than `--rollout.batch_size` prompts is also cut to whole optimizer
     steps: gradients of a begun one would wait for the next rollout, whose loss is normalised without them.
@@ -68,10 +79,47 @@ def nothing_kept(args: SimpleNamespace) -> Iterator[Finding]:
     yield Finding(
         flag,
         f"makes rollouts of {sampled} responses, of which none could be kept: equal shares of whole prompt groups"
-        f"{steps} for {data_parallel_ranks(args)} ranks take {unit} responses or a multiple of it",
+        f"{steps} for {_ranks(args)} take {unit} responses or a multiple of it",
         f"give a multiple of {unit // samples}, or change --rollout.micro_batch_size "
         f"{args.rollout.micro_batch_size} or --rollout.n_samples_per_prompt {samples}",
     )
+
+
+def _ranks(args: SimpleNamespace) -> str:
+    """Such as `2 ranks`, or `2 ranks of the actor and 3 of the critic`."""
+    ranks = {name: data_parallel_ranks(args, model) for model, name in models(args).items()}
+    first, *others = ranks.values()
+    if all(count == first for count in others):
+        return f"{first} ranks"
+    return " and ".join(f"{count} of {name}" for name, count in ranks.items()).replace(" of", " ranks of", 1)
+
+
+def no_step(args: SimpleNamespace) -> Iterator[Finding]:
+    """With dynamic batches a rollout fills an optimizer step at least; OpenRLHF makes none otherwise."""
+    _, kept = responses_of_a_rollout(args)
+    if args.train.dynamic_batch_enable and kept < args.train.batch_size:
+        yield Finding(
+            f"--train.batch_size {args.train.batch_size}",
+            f"is more than the {kept} responses that are kept of a rollout, so that with --train.dynamic_batch_enable "
+            "no optimizer step would be made",
+            f"give {kept} or fewer",
+        )
+
+
+def unfilled_steps(args: SimpleNamespace) -> Iterator[Finding]:
+    """A rollout is a whole number of optimizer steps."""
+    _, kept = responses_of_a_rollout(args)
+    left = kept % args.train.batch_size
+    if not left:
+        return
+    if args.train.dynamic_batch_enable:
+        problem = f"leaves {left} of the {kept} responses that are kept of a rollout untrained"
+    else:
+        problem = (
+            f"does not divide the {kept} responses that are kept of a rollout, so that OpenRLHF fills its last "
+            "optimizer step up with what comes next, and averages the loss over each part as if it were all"
+        )
+    yield Finding(f"--train.batch_size {args.train.batch_size}", problem, f"give a number that divides {kept}")
 
 
 def some_left_out(args: SimpleNamespace) -> Iterator[Finding]:

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+from openrlhf_stare import dealing
 from openrlhf_stare.rules import Finding
+
+TRAINED = ("actor", "critic")
 
 
 @dataclass(frozen=True)
@@ -70,18 +73,11 @@ def uneven_batches(args: SimpleNamespace) -> Iterator[Finding]:
     DeepSpeed asks it of models that do not train, too. `args` as for `required`.
     """
     batch, micro_batch = args.train.batch_size, args.train.micro_batch_size
-    models = []
-    if not args.train.dynamic_batch_enable:  # then DeepSpeed is told other sizes for what trains
-        models.append(("actor", "the actor"))
-        if args.critic.model_name_or_path:
-            models.append(("critic", "the critic"))
-    if args.algo.kl.init_coef > 0:
-        models.append(("ref", "the reference model"))
-    if not args.reward.remote_url:
-        models.append(("reward", "the reward model"))
-    for prefix, name in models:
-        what, ranks = _ranks(prefix, name, getattr(args, prefix))
-        ranks //= args.ds.ring_attn_size * args.ds.tensor_parallel_size
+    for prefix, name in dealing.models(args).items():
+        if args.train.dynamic_batch_enable and prefix in TRAINED:  # then DeepSpeed is told other sizes for these
+            continue
+        what, _ = _ranks(prefix, name, getattr(args, prefix))
+        ranks = dealing.data_parallel_ranks(args, prefix)
         if ranks == 0 or batch % (ranks * micro_batch):
             yield Finding(
                 f"--train.batch_size {batch}",
@@ -89,6 +85,21 @@ def uneven_batches(args: SimpleNamespace) -> Iterator[Finding]:
                 f"data-parallel ranks of {what}",
                 f"give a multiple of {ranks * micro_batch}, or other sizes" if ranks else "give it more ranks",
             )
+
+
+def critic_s_shares(args: SimpleNamespace) -> Iterator[Finding]:
+    """With dynamic batches OpenRLHF makes a share for each rank of the actor, and deals them to the critic's too."""
+    if not args.train.dynamic_batch_enable or "critic" not in dealing.models(args):
+        return
+    what, _ = _ranks("critic", "the critic", args.critic)
+    ranks, shares = (dealing.data_parallel_ranks(args, model) for model in ("critic", "actor"))
+    if ranks == 0 or shares % ranks:
+        yield Finding(
+            "--train.dynamic_batch_enable",
+            f"makes {shares} shares of each rollout, one for each data-parallel rank of the actor, which the {ranks} "
+            f"of {what} cannot divide equally",
+            f"give the critic as many as {shares}, or a number that divides it",
+        )
 
 
 def more_ranks_than_gpus(args: SimpleNamespace) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import pytest
 from advantage_step import dealing_args
 
 from openrlhf_stare import dealing
+from openrlhf_stare.driver import resources
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.rules import refuse
 
@@ -54,3 +55,66 @@ def test_how_many_of_each_rollout_are_left_out_is_said_at_the_start(sizes, left_
     assert f"leaves {left_out} of each rollout's {sampled} responses out of training" in said[0]
     args.rollout.batch_size = int(said[0].rpartition("multiple of ")[2].split()[0])
     assert list(dealing.some_left_out(args)) == []
+
+
+def of_models(dynamic: bool = False, **ranks: int) -> SimpleNamespace:
+    """Rollouts of ten responses for an actor of two ranks, and for the other models as many as are given."""
+    args = arguments(2, 1, 1, 10, 2)
+    args.train.dynamic_batch_enable = dynamic
+    if "critic" in ranks:
+        args.algo.advantage.estimator = "gae"
+    if "ref" in ranks:
+        args.algo.kl.init_coef = 0.1
+    if "reward" in ranks:
+        args.reward = SimpleNamespace(remote_url=None)
+    for model, count in ranks.items():
+        shape = vars(args).setdefault(model, SimpleNamespace())
+        shape.num_nodes, shape.num_gpus_per_node = 1, count
+    return args
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kept"),
+    [({}, 10), ({"critic": 4}, 8), ({"critic": 1}, 10), ({"ref": 3}, 6), ({"reward": 5, "ref": 2}, 10)],
+)
+def test_the_ranks_of_every_model_get_equal_shares(ranks, kept):
+    # Of ten a critic's four ranks would get 3, 3, 3 and 1, and the first three wait for the last in a collective.
+    assert dealing.responses_of_a_rollout(of_models(**ranks)) == (10, kept)
+
+
+def test_ranks_that_differ_are_named():
+    with pytest.raises(UsageError, match="for 2 ranks of the actor and 16 of the critic take 16 responses"):
+        refuse(dealing.nothing_kept(of_models(critic=16)))
+
+
+@pytest.mark.parametrize(("ranks", "fits"), [(1, True), (2, True), (3, False), (4, False)])
+def test_with_dynamic_batches_a_critic_takes_the_actor_s_shares(ranks, fits):
+    findings = [str(finding) for finding in resources.critic_s_shares(of_models(dynamic=True, critic=ranks))]
+    assert bool(findings) != fits and not list(resources.critic_s_shares(of_models(critic=ranks)))
+    assert fits or f"one for each data-parallel rank of the actor, which the {ranks} of the critic" in findings[0]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "train", "dynamic", "said"),
+    [
+        (16, 128, False, "--train.batch_size 128 does not divide the 64 responses that are kept of a rollout"),
+        (48, 128, False, "--train.batch_size 128 does not divide the 192 responses"),
+        (48, 128, True, "--train.batch_size 128 leaves 64 of the 192 responses that are kept of a rollout untrained"),
+        (32, 128, False, None),
+        (32, 128, True, None),
+        (32, 64, False, None),
+    ],
+)
+def test_a_rollout_that_is_not_whole_optimizer_steps_is_warned_of(prompts, train, dynamic, said):
+    args = arguments(2, 2, 4, prompts, train)
+    args.train.dynamic_batch_enable = dynamic
+    refuse(dealing.no_step(args))
+    findings = [str(finding) for finding in dealing.unfilled_steps(args)]
+    assert findings == [] if said is None else findings[0].startswith(said)
+
+
+def test_dynamic_batches_of_which_none_is_full_are_refused():
+    args = arguments(2, 2, 4, 16, 128)
+    args.train.dynamic_batch_enable = True
+    with pytest.raises(UsageError, match="--train.batch_size 128 is more than the 64 .* made: give 64 or fewer"):
+        refuse(dealing.no_step(args))

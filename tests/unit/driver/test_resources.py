@@ -79,7 +79,8 @@ def test_models_that_share_the_actors_gpus_have_no_more_ranks(given, refused):
         refuse(resources.more_ranks_than_gpus(args))
 
 
-EVERYTHING = {"algo__kl__init_coef": 0.01, "critic__model_name_or_path": "critic", "reward__remote_url": None}
+CRITIC = {"algo__advantage__estimator": "gae", "critic__model_name_or_path": "critic"}
+EVERYTHING = {"algo__kl__init_coef": 0.01, **CRITIC, "reward__remote_url": None}
 PAIRS = {"train__colocate_actor_ref": True, "train__colocate_critic_reward": True}
 TABLE = [
     ("the quickstart: two ranks and an engine", {}, 3),
