@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -108,16 +109,27 @@ def address_for_others() -> Iterator[Finding]:
             "is where jobs are submitted",
             f"submit this one with launch/cluster/submit.sh or `ray job submit`, or {remedy}",
         )
+    if address not in ("", "auto", "local") and not re.fullmatch(r".+:[0-9]+", address):
+        yield Finding(f"RAY_ADDRESS {address}", "is no HOST:PORT", remedy)
 
 
 def running_cluster() -> str | None:
     """The HOST:PORT that ray.init will join: given in RAY_ADDRESS, or of this machine's last `ray start`.
 
     None if it will start a Ray of its own.
+
+    Raises:
+        UsageError: RAY_ADDRESS is `auto`, and no Ray runs here.
     """
     from ray._private.services import canonicalize_bootstrap_address
 
-    return canonicalize_bootstrap_address(None)
+    try:
+        return canonicalize_bootstrap_address(None)
+    except ConnectionError:
+        raise UsageError(
+            f"RAY_ADDRESS {os.environ['RAY_ADDRESS']} finds no Ray that runs on this machine: start one, or set "
+            "RAY_ADDRESS=local for a Ray of this command's own"
+        ) from None
 
 
 def check_that_it_answers(address: str) -> None:

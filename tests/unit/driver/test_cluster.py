@@ -125,6 +125,16 @@ def test_ray_merges_the_two_without_a_conflict(submit):
 # The cluster to join
 
 
+def test_auto_where_no_ray_runs_is_refused(monkeypatch):
+    from ray._private import services
+
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    monkeypatch.setattr(services, "find_gcs_addresses", set)
+    monkeypatch.setattr(services, "find_bootstrap_address", lambda temp_dir: None)
+    with pytest.raises(UsageError, match="RAY_ADDRESS auto finds no Ray .* set RAY_ADDRESS=local"):
+        cluster.running_cluster()
+
+
 def test_a_cluster_that_listens_is_joined():
     with socket.create_server(("127.0.0.1", 0)) as server:
         check_that_it_answers(f"127.0.0.1:{server.getsockname()[1]}")
@@ -145,9 +155,9 @@ def test_a_cluster_that_is_gone_is_refused_at_once(monkeypatch, given, source):
     [
         ("ray://10.0.0.1:10001", "is for Ray's client, through which OpenRLHF cannot train: give the HOST:PORT"),
         ("http://10.0.0.1:8265", "is where jobs are submitted: submit this one with launch/cluster/submit.sh"),
-        ("10.0.0.1:6379", None),
-        ("local", None),
-        ("auto", None),
+        ("10.0.0.1", "is no HOST:PORT: give the HOST:PORT of its head"),
+        ("head:abc", "is no HOST:PORT: give"),
+        *((address, None) for address in ("10.0.0.1:6379", "[::1]:6379", "local", "auto", "")),
     ],
 )
 def test_an_address_of_another_kind_is_refused(monkeypatch, address, said):
