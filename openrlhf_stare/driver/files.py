@@ -22,7 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
-from openrlhf_stare import runtime
+from openrlhf_stare import dealing, runtime
 from openrlhf_stare.driver import rows, run_folder
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
@@ -78,15 +78,16 @@ def checkpoints(args: SimpleNamespace, token: str | None) -> str:
 
 
 def model(args: SimpleNamespace) -> str:
-    """The model's configuration and tokenizer, and whether `--data.max_len` fits its positions."""
+    """The model's configuration and tokenizer, and whether `--data.max_len` fits its positions; that critic and reward
+    model, where there are any, can be read."""
     name = args.actor.model_name_or_path
     if not name:
         raise UsageError("--actor.model_name_or_path is not given: name the model to train")
-    if _is_path(name) and not os.path.isdir(name):
-        raise UsageError(f"--actor.model_name_or_path {name} is not a folder on this machine: give one that is")
-    if args.use_ms and not os.path.isdir(name):  # ModelScope's, which the job's processes ask
+    configs = {flag: _config(flag, of, args.use_ms) for flag, of in _models(args).items()}
+    config = configs["--actor.model_name_or_path"]
+    if config is None:
         return f"{name}, of ModelScope"
-    config, tokenizer = _config_and_tokenizer(name)
+    tokenizer = _tokenizer(name)
     sizes, head = runtime.head_sizes(), _head_size(config)
     if sizes and head and head not in sizes and not args.dry_run:
         raise UsageError(
@@ -120,28 +121,54 @@ def _refuse_with_fused_head(name: str, config: Any) -> None:
         raise UsageError(f"--actor.fused_head does not go with {name} ({error}): leave it out") from None
 
 
-def _config_and_tokenizer(name: str) -> tuple:
-    from transformers import AutoConfig, AutoTokenizer
+def _models(args: SimpleNamespace) -> dict[str, str]:
+    """The names of the job's models by their flags, each name once."""
+    names = {"--actor.model_name_or_path": args.actor.model_name_or_path or ""}
+    there = dealing.models(args)
+    for model in (
+        "reward",
+        "critic",
+    ):  # in this order, since without a name of its own a critic has the reward model's
+        name = getattr(args, model).model_name_or_path
+        if model in there and name and name not in names.values():
+            names[f"--{model}.model_name_or_path"] = name
+    return names
 
-    flag = f"--actor.model_name_or_path {name}"
+
+def _config(flag: str, name: str, is_of_modelscope: bool) -> Any:
+    """A model's configuration; None for one of ModelScope, which the job's processes ask."""
+    from transformers import AutoConfig
+
+    if _is_path(name) and not os.path.isdir(name):
+        raise UsageError(f"{flag} {name} is not a folder on this machine: give one that is")
+    if is_of_modelscope and not os.path.isdir(name):
+        return None
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=True)
+        return AutoConfig.from_pretrained(name, trust_remote_code=True)
     except Exception as error:  # a model's own code raises what it likes
         reason = _first_line(error)
         if not os.path.isdir(name):
             reason = f"there is no folder {name}; a model of the Hub by that name was not found either: {reason}"
         raise UsageError(
-            f"{flag} cannot be read ({reason}): give a Hub id that this machine can reach, or a folder that it sees"
+            f"{flag} {name} cannot be read ({reason}): give a Hub id that this machine can reach, or a folder that it "
+            "sees"
         ) from None
+
+
+def _tokenizer(name: str) -> Any:
+    """The tokenizer of the model to train."""
+    from transformers import AutoTokenizer
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
         if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # some classes are made without their files
             raise ValueError("its files are not there")
     except Exception as error:
         raise UsageError(
-            f"{flag} has no tokenizer that can be read ({_first_line(error)}): save its base model's there"
+            f"--actor.model_name_or_path {name} has no tokenizer that can be read ({_first_line(error)}): save its "
+            "base model's there"
         ) from None
-    return config, tokenizer
+    return tokenizer
 
 
 def _head_size(config: Any) -> int | None:
@@ -474,7 +501,7 @@ def look_for_the_hub(args: SimpleNamespace) -> dict[str, str]:
     Returns:
         The variable if it was set here: the processes of a Ray that is running do not inherit this one's environment.
     """
-    names = [args.actor.model_name_or_path or "", *_names(args.data.prompt_dataset), *_names(args.eval.dataset)]
+    names = [*_models(args).values(), *_names(args.data.prompt_dataset), *_names(args.eval.dataset)]
     there = [name for name in names if _is_path(name) or _ending(name) in TABLES or os.path.exists(name)]
     hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     if len(there) == len(names) or args.use_ms or "HF_HUB_OFFLINE" in os.environ:

@@ -33,6 +33,7 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
     """OpenRLHF's arguments, as far as the checks read them, for a job that can start."""
     return SimpleNamespace(
         actor=SimpleNamespace(model_name_or_path=tiny_task["MODEL"], fused_head=False),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="group_norm"), kl=SimpleNamespace(init_coef=0.0)),
         ckpt=SimpleNamespace(
             path=str(tmp_path / "a/b/checkpoints"), output_dir=str(tmp_path / "model"), load_enable=False
         ),
@@ -64,6 +65,17 @@ def failure(args, token=None) -> tuple[str, str]:
     """The only check that fails, and what it says."""
     [row] = [row for row in preflight.look(args, token) if not row.ok]
     return row.check, row.found
+
+
+@pytest.mark.parametrize("model", ["critic", "reward"])
+def test_a_critic_and_a_reward_model_are_looked_at_where_there_are_any(args, tiny_task, tmp_path, model):
+    for name, said in ((str(tmp_path), "cannot be read ("), ("/nowhere/model", "is not a folder on this machine")):
+        getattr(args, model).model_name_or_path = name
+        args.algo.advantage.estimator, args.reward.remote_url = "gae", None
+        check, found = failure(args)
+        assert check == "model" and f"--{model}.model_name_or_path {name} {said}" in found
+        args.algo.advantage.estimator, args.reward.remote_url = "group_norm", [tiny_task["REWARD"]]
+        assert all(row.ok for row in preflight.look(args, None))
 
 
 def test_a_job_that_can_start(args, tmp_path, tiny_task):
