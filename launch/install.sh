@@ -52,11 +52,8 @@ if ((! ${#dry_run[@]})) && [[ -f $stamp ]]; then
     [[ $has == "$kind" ]] || stop ".venv has the $has stack: delete that folder, and run this again for the $kind stack"
 fi
 
-fits() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; }
-python=${PYTHON:-}
-for candidate in python3.11 python3.12 python3.10 python3; do
-    [[ -n $python ]] || ! fits "$candidate" || python=$candidate
-done
+source launch/python.sh
+python=$(first_python)
 [[ -n $python ]] || stop "no Python 3.10, 3.11 or 3.12 on the PATH; set PYTHON to one"
 fits "$python" || stop "$python is $("$python" --version 2>&1 || true); set PYTHON to a Python 3.10, 3.11 or 3.12"
 

@@ -11,6 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 source launch/addends/job.sh
 source launch/pretrained/job.sh
+source launch/python.sh
 
 task=${TASK:-sums} steps=${STEPS:-30}
 positive STEPS "$steps"
@@ -18,8 +19,9 @@ look_at "$task"
 home=$PWD/runs/pretrained
 run=${RUN:-$home/$(folder_name "$task" "$steps" "$@")}
 
-# What the task lacks is told before gigabytes are fetched.
-[[ -z $gym || -x $python ]] || "${PYTHON:-python3}" launch/pretrained/install_tasks.py --check
+# What the task lacks is told before gigabytes are fetched. Without any Python that fits the next line ends the script.
+first=$(first_python)
+[[ -z $gym || -x $python || -z $first ]] || "$first" launch/pretrained/install_tasks.py --check
 bash launch/install.sh
 gpus=$(visible_gpus)
 if ((gpus == 0)); then export OPENRLHF_STARE_CPU=1; fi

@@ -69,6 +69,13 @@ def test_the_quickstart_takes_the_gpus_that_are_there_and_leaves_another_stack_a
     assert (done.returncode, done.stderr) == (2, sentence)
 
 
+def test_what_a_task_lacks_is_asked_of_the_python_that_is_installed_into(checkout):
+    program(checkout / "bin/python3", "exit 1")  # of another version
+    program(checkout / "bin/python3.11", 'case "$*" in *install_tasks.py*) echo "asked: $*" >&2; exit 2 ;; esac')
+    done = run(checkout, "pretrained.sh")
+    assert (done.returncode, done.stderr) == (2, "asked: launch/pretrained/install_tasks.py --check\n")
+
+
 def test_a_variable_that_is_neither_1_nor_0_chooses_no_stack(checkout):
     nvidia_smi(checkout, 1)
     done = run(checkout, "install.sh", OPENRLHF_STARE_CPU="true")
