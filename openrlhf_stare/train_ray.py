@@ -74,8 +74,8 @@ def run() -> int:
     refuse(paths.lost_with_the_job(args))
     paths.make_absolute(args)
     runtime.set_arguments(args, attention=given.ds.attn_implementation)
-    refuse(resources.uneven_batches(args), resources.more_ranks_than_gpus(args), resources.critic_s_shares(args))
-    refuse(dealing.nothing_kept(args), dealing.no_step(args))
+    refuse(resources.uneven_batches(args), resources.more_ranks_than_gpus(args), dealing.nothing_kept(args))
+    refuse(resources.unequal_shares(args), dealing.no_step(args))
     for finding in (*dealing.some_left_out(args), *dealing.unfilled_steps(args)):
         warnings.append(str(finding))
         notice(warnings[-1])

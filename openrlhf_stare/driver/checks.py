@@ -28,9 +28,13 @@ AT_LEAST_ONE = (
     "train.micro_batch_size",
     "train.max_epochs",
     "train.num_episodes",
-    "logger.logging_steps",
 )
-OR_NEVER = ("ckpt.save_steps", "eval.steps")  # numbers of steps, or -1
+# Numbers of steps, which OpenRLHF divides by after the first one; what to give in the place of 0.
+NOT_ZERO = {
+    "ckpt.save_steps": "-1 for never",
+    "eval.steps": "-1 for never",
+    "logger.logging_steps": "1 for every step",
+}
 
 
 def check(args: SimpleNamespace) -> list[str]:
@@ -64,9 +68,9 @@ def _sizes(args: SimpleNamespace) -> Iterator[Finding]:
     for flag in AT_LEAST_ONE:
         if (value := _value(args, flag)) < 1:
             yield Finding(f"--{flag} {value}", "is below 1", "give 1 or more")
-    for flag in OR_NEVER:
+    for flag, remedy in NOT_ZERO.items():
         if _value(args, flag) == 0:
-            yield Finding(f"--{flag} 0", "is no number of steps", "give -1 for never")
+            yield Finding(f"--{flag} 0", "is no number of steps", f"give {remedy}")
     if not args.rollout.temperature > 0:
         yield Finding(
             f"--rollout.temperature {args.rollout.temperature:g}",
@@ -197,10 +201,11 @@ def _numbers(args: SimpleNamespace) -> Iterator[Finding]:
     if fewest < 0 or (most is not None and fewest > most):
         within = "0 or more" if most is None else f"between 0 and --rollout.max_new_tokens {most}"
         yield Finding(f"--rollout.min_new_tokens {fewest}", f"is not {within}", "give 0")
-    if most is not None and most >= args.data.max_len:
+    if most is not None and most > args.data.max_len:
         yield Finding(
             f"--rollout.max_new_tokens {most}",
-            f"leaves none of the --data.max_len {args.data.max_len}, which is for prompt and answer, to the prompt",
+            f"is more than --data.max_len {args.data.max_len}, which is for prompt and answer, so that OpenRLHF would "
+            "cut the prompts' beginnings off",
             "lower it, or raise --data.max_len",
         )
     if args.dry_run and not args.preflight:

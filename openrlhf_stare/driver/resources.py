@@ -12,8 +12,6 @@ from types import SimpleNamespace
 from openrlhf_stare import dealing
 from openrlhf_stare.rules import Finding
 
-TRAINED = ("actor", "critic")
-
 
 @dataclass(frozen=True)
 class Needs:
@@ -74,7 +72,9 @@ def uneven_batches(args: SimpleNamespace) -> Iterator[Finding]:
     """
     batch, micro_batch = args.train.batch_size, args.train.micro_batch_size
     for prefix, name in dealing.models(args).items():
-        if args.train.dynamic_batch_enable and prefix in TRAINED:  # then DeepSpeed is told other sizes for these
+        if (
+            args.train.dynamic_batch_enable and prefix in dealing.TRAINED
+        ):  # then DeepSpeed is told other sizes for these
             continue
         what, _ = _ranks(prefix, name, getattr(args, prefix))
         ranks = dealing.data_parallel_ranks(args, prefix)
@@ -87,19 +87,31 @@ def uneven_batches(args: SimpleNamespace) -> Iterator[Finding]:
             )
 
 
-def critic_s_shares(args: SimpleNamespace) -> Iterator[Finding]:
-    """With dynamic batches OpenRLHF makes a share for each rank of the actor, and deals them to the critic's too."""
-    if not args.train.dynamic_batch_enable or "critic" not in dealing.models(args):
-        return
-    what, _ = _ranks("critic", "the critic", args.critic)
-    ranks, shares = (dealing.data_parallel_ranks(args, model) for model in ("critic", "actor"))
-    if ranks == 0 or shares % ranks:
-        yield Finding(
-            "--train.dynamic_batch_enable",
-            f"makes {shares} shares of each rollout, one for each data-parallel rank of the actor, which the {ranks} "
-            f"of {what} cannot divide equally",
-            f"give the critic as many as {shares}, or a number that divides it",
-        )
+def unequal_shares(args: SimpleNamespace) -> Iterator[Finding]:
+    """What is dealt to the actor's ranks can be dealt to those of each other model.
+
+    With dynamic batches OpenRLHF makes some for each rank of the actor. Otherwise a rollout is cut to what suits all,
+    but for models that only compute, below ZeRO-3: there each rank takes what it gets, if there is something for it.
+    """
+    actor_s = dealing.data_parallel_ranks(args)
+    _, kept = dealing.responses_of_a_rollout(args)
+    for prefix, name in dealing.models(args).items():
+        (what, _), ranks = _ranks(prefix, name, getattr(args, prefix)), dealing.data_parallel_ranks(args, prefix)
+        if args.train.dynamic_batch_enable and (ranks == 0 or actor_s % ranks):
+            yield Finding(
+                "--train.dynamic_batch_enable",
+                f"makes batches for the {actor_s} data-parallel ranks of the actor, which the {ranks} of {what} "
+                "cannot share equally",
+                f"give it as many as {actor_s}, or a number that divides it",
+            )
+        batches = -(-kept // args.rollout.micro_batch_size)
+        if prefix not in dealing.TRAINED and args.ds.zero_stage != 3 and batches < ranks:
+            yield Finding(
+                f"--rollout.micro_batch_size {args.rollout.micro_batch_size}",
+                f"makes {batches} batches of the {kept} responses that are kept of a rollout, fewer than the {ranks} "
+                f"data-parallel ranks of {what}",
+                "lower it, or give that model fewer ranks",
+            )
 
 
 def more_ranks_than_gpus(args: SimpleNamespace) -> Iterator[Finding]:

@@ -28,9 +28,11 @@ def fresh_copy(name: str):
 def dealing_args(ranks=1, micro=1, k=1, prompts=4, train=8, dynamic=False, ring=1, tensor_parallel=1):
     return SimpleNamespace(
         actor=SimpleNamespace(num_nodes=ring, num_gpus_per_node=ranks * tensor_parallel),
-        ds=SimpleNamespace(ring_attn_size=ring, tensor_parallel_size=tensor_parallel),
+        ds=SimpleNamespace(ring_attn_size=ring, tensor_parallel_size=tensor_parallel, zero_stage=3),
         rollout=SimpleNamespace(batch_size=prompts, n_samples_per_prompt=k, micro_batch_size=micro),
-        train=SimpleNamespace(batch_size=train, dynamic_batch_enable=dynamic, agent_func_path=None),
+        train=SimpleNamespace(
+            batch_size=train, micro_batch_size=1, dynamic_batch_enable=dynamic, agent_func_path=None
+        ),
         algo=SimpleNamespace(advantage=SimpleNamespace(estimator="group_norm"), kl=SimpleNamespace(init_coef=0)),
         reward=SimpleNamespace(remote_url="reward.py"),
     )

@@ -1,5 +1,7 @@
 """How many responses of a rollout are trained on, said at the start."""
 
+import itertools
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -87,34 +89,86 @@ def test_ranks_that_differ_are_named():
         refuse(dealing.nothing_kept(of_models(critic=16)))
 
 
+@pytest.mark.parametrize("model", ["critic", "ref", "reward"])
 @pytest.mark.parametrize(("ranks", "fits"), [(1, True), (2, True), (3, False), (4, False)])
-def test_with_dynamic_batches_a_critic_takes_the_actor_s_shares(ranks, fits):
-    findings = [str(finding) for finding in resources.critic_s_shares(of_models(dynamic=True, critic=ranks))]
-    assert bool(findings) != fits and not list(resources.critic_s_shares(of_models(critic=ranks)))
-    assert fits or f"one for each data-parallel rank of the actor, which the {ranks} of the critic" in findings[0]
+def test_with_dynamic_batches_other_models_take_the_actor_s_shares(model, ranks, fits):
+    args = of_models(dynamic=True, **{model: ranks})
+    said = [str(finding) for finding in resources.unequal_shares(args)]
+    assert bool(said) != fits and not list(resources.unequal_shares(of_models(**{model: ranks})))
+    assert fits or f"makes batches for the 2 data-parallel ranks of the actor, which the {ranks} of the " in said[0]
+
+
+def test_below_zero_3_a_model_that_only_computes_takes_what_it_gets():
+    args = of_models(ref=4)
+    assert dealing.responses_of_a_rollout(args) == (10, 8)
+    args.ds.zero_stage = 2
+    assert dealing.responses_of_a_rollout(args) == (10, 10) and not list(resources.unequal_shares(args))
+    args.ref.num_gpus_per_node = 16
+    with pytest.raises(
+        UsageError, match="makes 10 batches of the 10 .* fewer than the 16 data-parallel ranks of the r"
+    ):
+        refuse(resources.unequal_shares(args))
 
 
 @pytest.mark.parametrize(
-    ("prompts", "train", "dynamic", "said"),
+    ("sizes", "dynamic", "said"),
     [
-        (16, 128, False, "--train.batch_size 128 does not divide the 64 responses that are kept of a rollout"),
-        (48, 128, False, "--train.batch_size 128 does not divide the 192 responses"),
-        (48, 128, True, "--train.batch_size 128 leaves 64 of the 192 responses that are kept of a rollout untrained"),
-        (32, 128, False, None),
-        (32, 128, True, None),
-        (32, 64, False, None),
+        ((2, 2, 4, 16, 128), False, "does not divide the 64 responses that are kept of a rollout"),
+        ((2, 2, 4, 48, 128), False, "does not divide the 192 responses"),
+        ((2, 2, 4, 48, 128), True, "leaves 64 of the 192 responses that are kept of a rollout untrained"),
+        ((2, 2, 4, 32, 128), False, None),
+        ((2, 2, 4, 32, 128), True, None),
+        ((2, 2, 4, 32, 64), False, None),
+        # Of 1,020 each of six ranks gets 170, in eight steps of 21.
+        ((6, 1, 1, 1024, 128), True, "leaves 12 of the 1020 responses"),
+        ((6, 1, 1, 128, 128), True, None),
     ],
 )
-def test_a_rollout_that_is_not_whole_optimizer_steps_is_warned_of(prompts, train, dynamic, said):
-    args = arguments(2, 2, 4, prompts, train)
+def test_a_rollout_that_is_not_whole_optimizer_steps_is_warned_of(sizes, dynamic, said):
+    args = arguments(*sizes)
     args.train.dynamic_batch_enable = dynamic
     refuse(dealing.no_step(args))
     findings = [str(finding) for finding in dealing.unfilled_steps(args)]
-    assert findings == [] if said is None else findings[0].startswith(said)
+    assert findings == [] if said is None else findings[0].startswith(f"--train.batch_size {sizes[-1]} {said}")
 
 
-def test_dynamic_batches_of_which_none_is_full_are_refused():
-    args = arguments(2, 2, 4, 16, 128)
-    args.train.dynamic_batch_enable = True
-    with pytest.raises(UsageError, match="--train.batch_size 128 is more than the 64 .* made: give 64 or fewer"):
+@pytest.mark.parametrize(
+    ("sizes", "micro_batch", "dynamic", "said"),
+    [
+        ((2, 2, 4, 16, 128), 2, True, "--train.batch_size 128 leaves nothing to train on, since each of the 2 data-"),
+        ((8, 1, 1, 8, 4), 1, True, "--train.batch_size 4 leaves nothing to train on"),  # 4 // 8 for each rank
+        ((8, 8, 8, 8, 128), 16, False, "--train.micro_batch_size 16 leaves nothing to train on, since each of the 8"),
+    ],
+)
+def test_sizes_of_which_no_step_is_ever_made_are_refused(sizes, micro_batch, dynamic, said):
+    args = arguments(*sizes)
+    args.train.dynamic_batch_enable, args.train.micro_batch_size = dynamic, micro_batch
+    with pytest.raises(UsageError, match=said):
         refuse(dealing.no_step(args))
+
+
+def test_the_remedies_lead_to_whole_optimizer_steps():
+    """Whatever the sizes are, the flags that a sentence names are a job about which nothing is said."""
+    followed = 0
+    for ranks, others, micro, samples, prompts, train, dynamic in itertools.product(
+        (1, 2, 6), ({}, {"critic": 1}, {"critic": 2, "ref": 2}), (1, 8), (1, 3), (5, 48), (4, 48, 128), (False, True)
+    ):
+        args = of_models(dynamic, **others)
+        args.actor.num_gpus_per_node = ranks
+        args.rollout.batch_size, args.rollout.n_samples_per_prompt, args.train.batch_size = prompts, samples, train
+        args.rollout.micro_batch_size = args.train.micro_batch_size = micro
+
+        def rules(args=args):
+            yield from resources.uneven_batches(args)
+            yield from resources.unequal_shares(args)
+            yield from dealing.nothing_kept(args)
+
+        if any(rules()):
+            continue
+        for finding in (*dealing.no_step(args), *dealing.unfilled_steps(args)):
+            batch, rollout = re.findall(r"(?:--train|--rollout)\.batch_size ([0-9]+)", finding.remedy)
+            args.train.batch_size, args.rollout.batch_size = int(batch), int(rollout)
+            assert not [*rules(), *dealing.no_step(args), *dealing.unfilled_steps(args), *dealing.some_left_out(args)]
+            followed += 1
+            break
+    assert followed > 20
