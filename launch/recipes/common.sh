@@ -38,6 +38,8 @@ name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || basename "$METHOD"
 : "${IS_CORRECTION:=token}"
 # Optimizer steps on a rollout: in the first these two methods do nothing.
 case $METHOD in kl_cov | ce_gppo | clip_higher) : "${UPDATES:=4}" ;; *) : "${UPDATES:=1}" ;; esac
+clip_range=(0.2 0.28)
+[[ +$METHOD+ != *+clip_higher+* ]] || clip_range=(0.2 0.2) # which that method widens
 
 flags=(
     --actor.model_name_or_path "$MODEL" --actor.num_nodes "$NODES" --actor.num_gpus_per_node "$GPUS_PER_NODE"
@@ -54,7 +56,7 @@ flags=(
 
     # GRPO on policy: with STARE one optimizer step a rollout, token mean, no KL; the optimizer as in the published code.
     --advantage_estimator group_norm --algo.kl.init_coef 0 --actor.loss_agg_mode token-mean
-    --actor.eps_clip_low_high 0.2 0.28 --actor.dual_clip 10
+    --actor.eps_clip_low_high "${clip_range[@]}" --actor.dual_clip 10
     --train.batch_size $((PROMPTS * SAMPLES / UPDATES)) --train.max_epochs 1 --train.num_episodes "$EPISODES"
     --train.dynamic_batch_enable --train.max_tokens_per_gpu "$TOKENS_PER_GPU"
     --rollout.max_tokens_per_gpu $((TOKENS_PER_GPU * 3 / 2))

@@ -47,6 +47,7 @@ def check(args: SimpleNamespace) -> list[str]:
         UsageError: the arguments cannot work.
     """
     refuse(_sizes(args))
+    base.chosen(args.policy_loss)  # a name that is none is refused before its options are asked for
     _check_options(args)
     refuse(
         _of_what_was_not_chosen(args),
@@ -144,6 +145,13 @@ def _entropy_and_method(args: SimpleNamespace) -> Iterator[Finding]:
         of_control = str(error).startswith(("schedule ", "sides "))
         flag = f"entropy.{error}" if of_control else method.figure(str(error)).replace("/", ".", 1)
         raise UsageError(f"--{flag}") from None
+    for name, schedule in (("k_p", "pi"), ("k_i", "pi"), ("step", "adaptive")):
+        if name in given(args, "entropy") and control.schedule != schedule:
+            yield Finding(
+                f"--entropy.{name} {given(args, 'entropy')[name]:g}",
+                f"goes with --entropy.schedule {schedule}, and this job has {control.schedule}",
+                "give that, or leave it out",
+            )
     for part in method.parts if control.schedule == "pi" else ():
         for name in sorted(given(args, part.name).keys() & {strength.name for strength in part.strengths}):
             yield Finding(
@@ -295,6 +303,13 @@ def _warnings(args: SimpleNamespace) -> Iterator[Finding]:
             f"has one ratio per response, so what --policy_loss {args.policy_loss} does to a token acts only through "
             "the mean over its response",
             "use ppo for it to act on that token",
+        )
+    told = given(args, "entropy")
+    if method and "target" in told and "schedule" not in told and base.control_of(args).schedule == "open":
+        yield Finding(
+            f"--entropy.target {told['target']}",
+            f"is only shown: --policy_loss {args.policy_loss} acts whatever the entropy is",
+            "give --entropy.schedule pi, if it can be steered, to hold it there",
         )
     idle = [part.name for part in method.parts if base.is_idle(part, args)] if method else []
     if idle:

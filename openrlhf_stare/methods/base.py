@@ -379,7 +379,11 @@ def chosen(policy_loss: str) -> type[Method] | None:
     """
     if policy_loss in WITHOUT_METHOD:
         return None
-    found = [load(part) if part.endswith(".py") else find(part) for part in parts_of(policy_loss)]
+    parts = parts_of(policy_loss)
+    for part in WITHOUT_METHOD:
+        if part in parts:
+            raise UsageError(f"--policy_loss {policy_loss} names {part}, which goes with no other: give it alone")
+    found = [load(part) if part.endswith(".py") else find(part) for part in parts]
     if len(found) == 1:
         return found[0]
     if len({method.name for method in found}) < len(found):

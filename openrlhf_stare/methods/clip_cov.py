@@ -38,7 +38,7 @@ class ClipCovOptions(Options):
     share: float = option(0.0002, "share of the action tokens dropped from the loss", within="[0, 1]")
     low: float = option(1.0, "only tokens with a covariance c above this are drawn")
     high: float = option(5.0, "only tokens with a covariance c below this are drawn")
-    seed: int = option(0, "another seed draws other tokens", within="[0, inf)")
+    seed: int = option(0, "another seed draws other tokens", within="[0, 4294967295]")
     bound: float = option(0.05, "highest share that a schedule may set", within="(0, 1]")
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import torch.distributed as dist
 
 from openrlhf_stare.algorithms.control import Strength
-from openrlhf_stare.methods.base import Method, Tokens
+from openrlhf_stare.methods.base import Method, Tokens, control_of
 from openrlhf_stare.options import Options, option
 from openrlhf_stare.rules import Finding
 
@@ -54,7 +54,14 @@ class ClipHigher(Method):
         return self.clip_range[0], self.eps_high
 
     def cannot_go_with(self, args: SimpleNamespace) -> Iterator[Finding]:
-        users = self.clip_range[1]
+        users, control = self.clip_range[1], control_of(args)
+        reached = "eps_high" if control.schedule in ("open", "gate") else "bound"
+        if getattr(self.options, reached) == users and control.sides == "below":
+            yield Finding(
+                f"--clip_higher.{reached} {users:g}",
+                "is the upper clip range of --actor.eps_clip_low_high already, so that nothing would change",
+                "raise the first or lower the second",
+            )
         for name in ("eps_high", "bound"):
             if getattr(self.options, name) < users:
                 yield Finding(

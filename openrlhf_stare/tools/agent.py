@@ -133,7 +133,8 @@ class AgentExecutor(MultiTurnAgentExecutor):
         actions = sum(end - start for start, end in turns)
         # OpenRLHF cuts off what the last output has beyond max_length.
         kept = tokens[:max_length]
-        response["extra_logs"]["tool/tokens"] = float(len(kept) - turns[0][0] - actions)
+        prompt_length = turns[0][0] if turns else len(kept)  # a prompt that leaves no room has no turn
+        response["extra_logs"]["tool/tokens"] = float(len(kept) - prompt_length - actions)
         text = hf_tokenizer.decode(kept, skip_special_tokens=False)
         response["reward"], response["scores"] = await self._score(text, prompt, label)
         return response

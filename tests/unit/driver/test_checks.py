@@ -92,6 +92,24 @@ def refusal(*words: str) -> str:
             "lower",
             "--policy_loss clip_higher --clip_higher.eps_high 0.4 --actor.eps_clip 0.31",
         ),
+        (
+            "--clip_higher.eps_high",
+            "0.28",
+            "raise the first",
+            "--policy_loss clip_higher --actor.eps_clip_low_high 0.2 0.28",
+        ),
+        (
+            "--clip_higher.bound",
+            "0.4",
+            "raise the first",
+            "--policy_loss clip_higher --entropy.schedule pi --clip_higher.bound 0.4 --clip_higher.eps_high 0.4 "
+            "--actor.eps_clip 0.4",
+        ),
+        ("--policy_loss", "stare+tpo", "names tpo, which goes with no other: give it alone", ""),
+        ("--clip_cov.seed", "4294967296", "give", "--policy_loss clip_cov"),
+        ("--entropy.k_p", "8", "goes with --entropy.schedule pi, and this job has gate: give that, or", ""),
+        ("--entropy.k_i", "0.1", "this job has adaptive", "--entropy.schedule adaptive"),
+        ("--entropy.step", "0.1", "goes with --entropy.schedule adaptive", "--entropy.schedule pi"),
         ("--ckpt.max_num", "1", "at least 2", "--ckpt.save_steps 5"),
         ("--ckpt.max_num", "0", "at least 2", "--ckpt.save_steps 5 --policy_loss openrlhf"),
         ("--ds.tensor_parallel_size", "2", "leave one of the two out", "--actor.fused_head"),
@@ -128,7 +146,8 @@ def refusal(*words: str) -> str:
 )
 def test_a_bad_value_is_refused_with_the_flag_the_value_and_the_remedy(flag, value, remedy, others):
     sentence = refusal(flag, value, *others.split())
-    assert f"{flag} {value}" in sentence
+    assert f"{flag} {value}" in sentence and sentence.startswith("--")
+    assert flag != "--policy_loss" or sentence.startswith(f"{flag} {value}")
     assert remedy in sentence
     assert "\n" not in sentence
 
@@ -213,7 +232,7 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "--stare.top_p_ratio 1",
         "--stare.reweight_w 1",
         "--stare.reweight_m 1",
-        "--entropy.step 0",
+        "--entropy.schedule adaptive --entropy.step 0",
         "--entropy.measure sampled",
         "--entropy.schedule pi",
         "--ckpt.max_num 2 --ckpt.save_steps 5",
@@ -289,6 +308,7 @@ def test_a_bonus_that_stays_0_is_refused(schedule):
             "--rollout.n_samples_per_prompt 1",
             "--policy_loss clip_higher does nothing in the first optimizer step",
         ),
+        ("--policy_loss repo --entropy.target 50%", "--entropy.target 50% is only shown: --policy_loss repo acts"),
         ("--train.dynamic_batch_enable --ds.zero_stage 2", "--ds.zero_stage 2 trains on the last micro-batch"),
         ("--entropy.measure sampled --train.async_enable", "--entropy.measure sampled"),
         ("--entropy.measure sampled --train.async_enable --policy_loss openrlhf", "--entropy.measure sampled"),

@@ -105,6 +105,8 @@ def test_another_method_has_its_own_published_values(recipe, method):
     assert checks.check(args) == [] and args.policy_loss == method
     assert not [word for word in words if word.startswith(("--stare.", "--entropy."))]
     assert args.ckpt.path.endswith(f"-{method}/checkpoints")
+    # The baseline's upper clip range is what Clip-Higher would set.
+    assert args.actor.eps_clip_low_high == ([0.2, 0.2] if method == "clip_higher" else [0.2, 0.28])
 
 
 @by_name

@@ -232,6 +232,11 @@ def test_what_is_cut_off_is_not_scored(executor, tokenizer, longest, reward):
     assert response["reward"] == response["scores"] == reward
 
 
+def test_a_prompt_that_leaves_no_room_has_no_turn(executor, tokenizer):
+    response, _ = respond(executor, tokenizer, longest=1)
+    assert response["action_ranges"] == [] and response["extra_logs"]["tool/tokens"] == 0
+
+
 def test_programs_that_sleep_hold_up_nobody(executor):
     async def run() -> None:
         def turn(program: str) -> asyncio.Task:
