@@ -148,7 +148,13 @@ def test_a_method_twice_is_refused(policy_loss):
         base.chosen(policy_loss)
 
 
-@pytest.mark.parametrize("policy_loss", ["stare+", "stare+tpo", "openrlhf+stare", "stare+nothing", "+stare"])
+@pytest.mark.parametrize(("policy_loss", "alone"), [("stare+tpo", "tpo"), ("openrlhf+stare", "openrlhf")])
+def test_what_is_no_method_to_compose_is_refused(policy_loss, alone):
+    with pytest.raises(UsageError, match=rf"names {alone}, which goes with no other: give it alone$"):
+        base.chosen(policy_loss)
+
+
+@pytest.mark.parametrize("policy_loss", ["stare+", "stare+nothing", "+stare"])
 def test_what_is_no_method_is_refused(policy_loss):
     with pytest.raises(UsageError, match=r"is not one of .*: choose one of them"):
         base.chosen(policy_loss)
