@@ -36,7 +36,7 @@ name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || basename "$METHOD"
 # checkpoint.
 : "${EPISODES:=100}" "${SAVE_STEPS:=10}" "${EVAL_STEPS:=10}" "${EVAL_SAMPLES:=32}" "${LR:=1e-6}"
 : "${IS_CORRECTION:=token}"
-# Optimizer steps on a rollout: in the first these two methods do nothing.
+# Optimizer steps on a rollout: in the first these methods do nothing.
 case $METHOD in kl_cov | ce_gppo | clip_higher) : "${UPDATES:=4}" ;; *) : "${UPDATES:=1}" ;; esac
 clip_range=(0.2 0.28)
 [[ +$METHOD+ != *+clip_higher+* ]] || clip_range=(0.2 0.2) # which that method widens

@@ -125,10 +125,7 @@ def _models(args: SimpleNamespace) -> dict[str, str]:
     """The names of the job's models by their flags, each name once."""
     names = {"--actor.model_name_or_path": args.actor.model_name_or_path or ""}
     there = dealing.models(args)
-    for model in (
-        "reward",
-        "critic",
-    ):  # in this order, since without a name of its own a critic has the reward model's
+    for model in ("reward", "critic"):  # in this order: without a name of its own a critic has the reward model's
         name = getattr(args, model).model_name_or_path
         if model in there and name and name not in names.values():
             names[f"--{model}.model_name_or_path"] = name

@@ -72,9 +72,8 @@ def uneven_batches(args: SimpleNamespace) -> Iterator[Finding]:
     """
     batch, micro_batch = args.train.batch_size, args.train.micro_batch_size
     for prefix, name in dealing.models(args).items():
-        if (
-            args.train.dynamic_batch_enable and prefix in dealing.TRAINED
-        ):  # then DeepSpeed is told other sizes for these
+        # With dynamic batches DeepSpeed is told other sizes for what trains.
+        if args.train.dynamic_batch_enable and prefix in dealing.TRAINED:
             continue
         what, _ = _ranks(prefix, name, getattr(args, prefix))
         ranks = dealing.data_parallel_ranks(args, prefix)
