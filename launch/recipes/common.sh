@@ -22,6 +22,8 @@ if [[ ${SUBMIT:-0} == 1 ]]; then here=.; else here=$root; fi
 ((CHAT_TEMPLATE)) || template=
 : "${METHOD:=stare}" "${BASELINE:=0}"
 name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || basename "$METHOD" .py)
+# With another of these a run has a folder of its own, or it would go on from the first one's checkpoint.
+for setting in SCHEDULE TARGET_ENTROPY VARIANT TOP_P_RATIO UPDATES LR; do name+=${!setting:+-$setting-${!setting}}; done
 : "${RUN:=$root/runs/$name}"
 
 # Rollout: 64 prompts with 8 responses each, sampled from the policy as it is.

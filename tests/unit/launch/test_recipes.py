@@ -135,6 +135,14 @@ def test_a_target_and_a_schedule_that_are_given_are_any_method_s():
     assert both.stare.reweight_w == 1.05 and base.control_of(both).schedule == "gate"
 
 
+def test_a_run_that_is_set_otherwise_has_a_folder_of_its_own():
+    sets = [{}, {"BASELINE": "1"}, {"BASELINE": "1", "UPDATES": "4"}, {"SCHEDULE": "pi"}, {"SCHEDULE": "adaptive"}]
+    sets += [{"METHOD": "kl_cov"}, {"METHOD": "kl_cov", "UPDATES": "2"}, {"TARGET_ENTROPY": "50%"}, {"LR": "2e-6"}]
+    folders = {arguments(recipe("short_cot_7b"), **variables).ckpt.path for variables in sets}
+    assert len(folders) == len(sets)
+    assert arguments(recipe("short_cot_7b"), NODES="1", EPISODES="200").ckpt.path in folders  # it goes on
+
+
 def test_a_key_is_not_printed_with_the_command():
     words = command(recipe("short_cot_7b"), "--logger.wandb.key", "f00", "--actor.fused_head")
     assert words[-3:] == ["--logger.wandb.key", "KEY", "--actor.fused_head"]
