@@ -35,3 +35,7 @@ class StareCriticActor(CriticModelActor):
     def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
         refuse_non_finite(self.critic, "critic", f"checkpoint {tag}")
         super().save_checkpoint(tag, metric_value, metric_key)
+
+    def save_model(self) -> None:
+        refuse_non_finite(self.critic, "critic", "final model")
+        super().save_model()

@@ -58,8 +58,11 @@ def test_steps_and_micro_batches_without_a_token_harm_nothing(addends, critic, w
 
 
 def test_one_that_is_not_finite_is_not_saved(addends, critic, tmp_path):
-    start(critic, str(addends / "model"), "--ckpt.path", str(tmp_path))
+    folders = ["--ckpt.path", str(tmp_path), "--ckpt.output_dir", str(tmp_path / "final")]
+    start(critic, str(addends / "model"), *folders, "--critic.save_value_network")
     run(critic, "spoil")
     with pytest.raises(ray.exceptions.RayTaskError, match="1 values in the critic's .* lower --critic.max_norm"):
         run(critic, "save_checkpoint", "global_step1")
-    assert not (tmp_path / "_critic").exists()
+    with pytest.raises(ray.exceptions.RayTaskError, match="final model"):
+        run(critic, "save_model")
+    assert not [*tmp_path.iterdir()]
