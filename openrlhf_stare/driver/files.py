@@ -94,6 +94,11 @@ def model(args: SimpleNamespace) -> str:
             f"--actor.model_name_or_path {name} has attention heads of the size {head}, and vLLM's CPU engine takes "
             f"{', '.join(map(str, sizes))}: use another model, or a machine with a GPU"
         )
+    if sizes and _experts(config) > 1 and not args.dry_run:
+        raise UsageError(
+            f"--actor.model_name_or_path {name} is a mixture of experts, and in vLLM's CPU engine the actor's weights do "
+            "not reach those: use a dense model, or a machine with a GPU"
+        )
     if args.actor.fused_head:
         _refuse_with_fused_head(name, config)
     positions = getattr(config, "max_position_embeddings", None)
@@ -173,6 +178,13 @@ def _head_size(config: Any) -> int | None:
     config = getattr(config, "text_config", None) or config
     size, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
     return getattr(config, "head_dim", None) or (size // heads if size and heads else None)
+
+
+def _experts(config: Any) -> int:
+    """How many a layer chooses from; 0 or 1 for a dense model."""
+    config = getattr(config, "text_config", None) or config
+    names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    return max(getattr(config, name, None) or 0 for name in names)
 
 
 def data(args: SimpleNamespace) -> str:

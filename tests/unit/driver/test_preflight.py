@@ -231,6 +231,15 @@ def test_a_head_size_that_vllms_cpu_engine_does_not_take(args, tiny_task, tmp_pa
     assert found(args)["model"].ok
 
 
+@pytest.mark.parametrize("experts", ["num_experts", "n_routed_experts"])
+def test_a_mixture_of_experts_needs_a_gpu(args, tiny_task, tmp_path, experts):
+    args.actor.model_name_or_path = model_with(tiny_task, tmp_path, **{experts: 4})
+    check, sentence = failure(args)
+    assert check == "model" and "is a mixture of experts" in sentence and "use a dense model" in sentence
+    args.dry_run = True
+    assert found(args)["model"].ok
+
+
 def test_the_head_sizes_are_those_of_vllm():
     from openrlhf_stare import cpu
 
