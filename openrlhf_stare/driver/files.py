@@ -96,8 +96,8 @@ def model(args: SimpleNamespace) -> str:
         )
     if sizes and _experts(config) > 1 and not args.dry_run:
         raise UsageError(
-            f"--actor.model_name_or_path {name} is a mixture of experts, and in vLLM's CPU engine the actor's weights do "
-            "not reach those: use a dense model, or a machine with a GPU"
+            f"--actor.model_name_or_path {name} is a mixture of experts, which the actor's weights do not "
+            "reach in vLLM's CPU engine: use a dense model, or a machine with a GPU"
         )
     if args.actor.fused_head:
         _refuse_with_fused_head(name, config)
