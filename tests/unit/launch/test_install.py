@@ -63,7 +63,7 @@ def run(checkout: Path, script: str, *words: str, **variables: str) -> subproces
 def test_the_quickstart_takes_the_gpus_that_are_there_and_leaves_another_stack_alone(checkout, gpus, variables, stack):
     nvidia_smi(checkout, gpus)
     other = {"cpu": "gpu", "gpu": "cpu"}[stack]
-    (checkout / ".venv/.installed").write_text(f"{other} of another time")
+    (checkout / ".venv/.installed").write_text(f"{other} of another")
     done = run(checkout, "quickstart.sh", **variables)
     sentence = f"install: .venv has the {other} stack: delete that folder, and run this again for the {stack} stack\n"
     assert (done.returncode, done.stderr) == (2, sentence)
@@ -87,7 +87,23 @@ def installed(checkout: Path, stack: str) -> None:
     """What install.sh leaves behind, so that it has nothing to do."""
     words = "cat pyproject.toml openrlhf_stare/cpu/overrides.txt launch/install.sh | sha256sum"
     files = subprocess.run(["bash", "-c", words], cwd=checkout, capture_output=True, text=True, check=True).stdout
-    (checkout / ".venv/.installed").write_text(f"{stack} {files.split()[0]} none")
+    (checkout / ".venv/.installed").write_text(f"{stack} {files.split()[0]} none {checkout}")
+    program(checkout / ".venv/bin/python", "echo 3.12")  # its version
+
+
+def test_an_environment_that_was_copied_or_lost_its_python_is_no_installation(checkout, tmp_path_factory):
+    installed(checkout, "gpu")
+    nvidia_smi(checkout, 1)
+    assert run(checkout, "install.sh").stdout == ""
+    copy = shutil.copytree(checkout, tmp_path_factory.mktemp("other") / "copy", symlinks=True)
+    done = run(copy, "install.sh")
+    assert done.returncode == 2 and done.stderr == (
+        f"install: .venv was made in {checkout}, which its programs still use: delete .venv here, and run this again\n"
+    )
+    (checkout / ".venv/bin/python").unlink()
+    (checkout / ".venv/bin/python").symlink_to("/no/python")
+    nvidia_smi(checkout, 1, driver="12.8")  # it goes on, and stops there
+    assert "the GPU's driver is for CUDA 12.8" in run(checkout, "install.sh").stderr
 
 
 # ── before anything is downloaded ──
