@@ -7,8 +7,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 source launch/addends/job.sh
 
-gpus=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU) || true
-((gpus > 0)) || { say "nvidia-smi lists no GPU here" >&2; exit 2; }
+# Of a machine that is shared, those that are yours.
+ids=${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | paste -sd ,)} || true
+IFS=, read -ra ids <<<"$ids"
+gpus=${#ids[@]}
+((gpus > 0)) || { say "nvidia-smi lists no GPU here, or CUDA_VISIBLE_DEVICES hides all" >&2; exit 2; }
 bash launch/install.sh gpu
 
 logs=$PWD/runs/gpu_acceptance/$(date +%Y%m%d-%H%M%S)
@@ -34,7 +37,7 @@ watcher=
 trap '[[ -z $watcher ]] || kill "$watcher"' EXIT
 quickstart() {
     local name=$1 visible run
-    visible=$(seq -s , 0 $(($2 - 1)))
+    visible=$(IFS=, && echo "${ids[*]:0:$2}")
     shift 2
     nvidia-smi --id="$visible" --query-gpu=memory.used --format=csv,noheader,nounits --loop-ms=500 >"$logs/memory" &
     watcher=$!

@@ -10,17 +10,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def accept(checkout: Path, gpus: int, fails: str = "nothing") -> tuple[subprocess.CompletedProcess, list[str], str]:
+def accept(
+    checkout: Path, gpus: int, fails: str = "nothing", **variables: str
+) -> tuple[subprocess.CompletedProcess, list[str], str]:
     """The script with stand-ins for nvidia-smi, the installer, the quickstart and Python, which write down their
     words. Returns what was run and the table."""
     (checkout / "bin").mkdir()
     (checkout / ".venv/bin").mkdir(parents=True)
     shutil.copytree(ROOT / "launch/addends", checkout / "launch/addends")
     shutil.copy(ROOT / "launch/gpu_acceptance.sh", checkout / "launch")
-    names = "\n".join(f"echo 'GPU {number}: NVIDIA H100'" for number in range(gpus)) or "exit 9"
+    numbers = "\n".join(f"echo {number}" for number in range(gpus)) or "exit 9"
     programs = {
         "bin/nvidia-smi": f"""case "$*" in
--L) {names} ;;
+*=index*) {numbers} ;;
 *--loop-ms*) echo 1200; echo 2400; exec sleep 60 ;;
 *) echo 'NVIDIA H100, 81559 MiB, 580.1' ;;
 esac""",
@@ -38,7 +40,7 @@ esac""",
     for place, script in programs.items():
         (checkout / place).write_text(f"#!/bin/sh\n{script}\n")
         (checkout / place).chmod(0o755)
-    environment = os.environ | {"PATH": f"{checkout}/bin:{os.environ['PATH']}"}
+    environment = os.environ | {"PATH": f"{checkout}/bin:{os.environ['PATH']}"} | variables
     command = ["bash", checkout / "launch/gpu_acceptance.sh"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     ran = (checkout / "ran").read_text().splitlines() if (checkout / "ran").exists() else []
@@ -68,6 +70,12 @@ def test_as_much_is_tried_as_the_gpus_allow(tmp_path, gpus, expected):
     assert table in done.stdout
 
 
+def test_of_a_shared_machine_it_takes_the_gpus_that_are_the_user_s(tmp_path):
+    done, ran, _ = accept(tmp_path, 8, CUDA_VISIBLE_DEVICES="5,3")
+    expected = [word.replace("0,1", "5,3").replace("on 0", "on 5") for word in [*ONE, *TWO]]
+    assert done.returncode == 0 and what(ran) == expected
+
+
 def test_what_fails_is_in_the_table_and_the_rest_is_tried(tmp_path):
     done, ran, table = accept(tmp_path, 1, fails="--actor.fused_head")
     assert done.returncode == 1 and len(ran) == 7
@@ -77,4 +85,7 @@ def test_what_fails_is_in_the_table_and_the_rest_is_tried(tmp_path):
 
 def test_without_a_gpu_it_says_so(tmp_path):
     done, ran, _ = accept(tmp_path, 0)
-    assert (done.returncode, done.stderr) == (2, "gpu_acceptance: nvidia-smi lists no GPU here\n") and ran == []
+    assert (done.returncode, done.stderr) == (
+        2,
+        "gpu_acceptance: nvidia-smi lists no GPU here, or CUDA_VISIBLE_DEVICES hides all\n",
+    ) and ran == []
