@@ -15,7 +15,6 @@ mkdir -p "$folder"
 cp -r launch openrlhf_stare pyproject.toml README.md LICENSE "$folder"
 cd "$folder"
 bash launch/install.sh gpu
-unset PYTHON # which the recipes would take
 
 say() { printf 'try_gpu_wheels: %s\n' "$*"; }
 export OPENRLHF_STARE_CPU=0 RAY_ADDRESS=local HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES=

@@ -96,7 +96,7 @@ if [[ ${SUBMIT:-0} == 1 ]]; then
 else
     python=$root/.venv/bin/python # launch/install.sh makes it; an image may have the package installed otherwise
     [[ -x $python ]] || python=python
-    command=("${PYTHON:-$python}" -m openrlhf_stare.train_ray)
+    command=("${TRAIN_PYTHON:-$python}" -m openrlhf_stare.train_ray)
 fi
 command+=("${flags[@]}" "$@")
 printf '%q ' "${command[@]}" | sed -E 's/(--logger\.wandb\.key[ =])[^ ]+/\1KEY/' # it is for W&B only

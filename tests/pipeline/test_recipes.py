@@ -11,7 +11,7 @@ from jobs import ROOT, Cluster, Job, assert_figures, problems, run_job
 
 # What a machine without GPUs needs otherwise than a cluster, and the sizes of the task.
 SMALL = {
-    "PYTHON": sys.executable,
+    "TRAIN_PYTHON": sys.executable,
     "NODES": "1",
     "GPUS_PER_NODE": "2",
     "ENGINES": "1",

@@ -24,7 +24,7 @@ by_name = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 
 def command(recipe: Path, *flags: str, **variables: str) -> list[str]:
     """The command that the recipe prints first and runs, here with a Python that does nothing."""
-    environment = {"PATH": os.environ["PATH"], "PYTHON": "true", **variables}
+    environment = {"PATH": os.environ["PATH"], "TRAIN_PYTHON": "true", **variables}
     done = subprocess.run(["bash", recipe, *flags], env=environment, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     return shlex.split(done.stdout.splitlines()[0])
