@@ -17,7 +17,11 @@ task=${TASK:-sums} steps=${STEPS:-30}
 positive STEPS "$steps"
 look_at "$task"
 home=$PWD/runs/pretrained
-run=${RUN:-$home/$(folder_name "$task" "$steps" "$@")}
+name=$(folder_name "$task" "$steps" "$@")
+run=${RUN:-$home/$name}
+begun=$name
+[[ ! -f $run/begun ]] || begun=$(<"$run/begun")
+[[ $begun == "$name" ]] || { say "RUN=$run has a run of other settings, $begun: give another folder for $name" >&2; exit 2; }
 
 # What the task lacks is told before gigabytes are fetched. Without any Python that fits the next line ends the script.
 first=$(first_python)
@@ -27,6 +31,7 @@ gpus=$(visible_gpus)
 if ((gpus == 0)); then export OPENRLHF_STARE_CPU=1; fi
 [[ -z $gym ]] || "$python" launch/pretrained/install_tasks.py
 mkdir -p "$run"
+echo "$name" >"$run/begun"
 
 say "model and prompts"
 [[ -z ${MODEL:-} ]] || unset HF_HUB_OFFLINE
@@ -51,8 +56,9 @@ else
     "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@"
     [[ -d $run/model ]] || exit 0 # --help, say
     say "ten answers, and sixteen to each held-out prompt"
-    "$python" launch/pretrained/answers.py "$run/model" "$run/prompts/eval.jsonl" "$reward" \
-        --tokens "$max_new_tokens" -o "$run/answers.json"
+    "$python" launch/pretrained/answers.py "$run/model" "$run/prompts/eval.jsonl" \
+        "$(last_value --reward.remote_url "$reward" "$@")" \
+        --tokens "$(last_value --rollout.max_new_tokens "$max_new_tokens" "$@")" -o "$run/answers.json"
 fi
 
 say "done:"

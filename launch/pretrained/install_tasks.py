@@ -15,7 +15,7 @@ import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-REMEDY = "or train with TASK=sentences, which needs neither"
+REMEDY = "or train on the sentences (TASK=sentences; of the study, ARMS=sentences-grpo), which need neither"
 
 
 def missing() -> str | None:

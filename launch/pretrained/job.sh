@@ -30,6 +30,20 @@ folder_name() {
     echo "${name%-}-${hash:0:8}"
 }
 
+# last_value FLAG DEFAULT [FLAGS]: prints the value that the last of the flags gives it, in either spelling.
+last_value() {
+    local flag=$1 value=$2
+    shift 2
+    while (($#)); do
+        case $1 in
+        "$flag") value=${2:-} ;;
+        "$flag="*) value=${1#*=} ;;
+        esac
+        shift
+    done
+    printf '%s\n' "$value"
+}
+
 # make_prompts FOLDER PROMPTS SEED: writes FOLDER/train.jsonl and FOLDER/eval.jsonl of the task that was looked at.
 make_prompts() {
     if [[ -n $gym ]]; then

