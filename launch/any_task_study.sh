@@ -30,7 +30,9 @@ steps=${STEPS:-200} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-2}
 positive STEPS "$steps"
 positive JOBS "$jobs"
 home=$PWD/runs/any_task_study
-results=docs/results/any_task.jsonl entering=(--evaluate)
+results_of any_task 200
+entering=(--evaluate)
+[[ ${1:-} != *-cost ]] || results=docs/results/any_task.jsonl # of a few steps, for their time
 mkdir -p "$home"
 
 if (($# == 0)) || [[ $* == train ]]; then

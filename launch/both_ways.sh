@@ -24,7 +24,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
 arms=(rising-{grpo,below,both} {bonus,falling,easy}-{below,both})
-(($# > 0)) || arms_of_the_user # a run alone is checked against all
+(($# > 0)) || some_arms_of_the_user # a run alone is checked against all
 steps=${STEPS:-200} seeds=${SEEDS:-1 2 3} jobs=${JOBS:-2}
 positive STEPS "$steps"
 positive JOBS "$jobs"

@@ -42,6 +42,8 @@ else
     run=$home/again/$arm-seed$seed target=0.15 steps=$again_steps
     addends_job "$first/model" "$inputs/prompts-again.jsonl" "$run"
     job+=(--reward.remote_url "$PWD/launch/second_stage/smallest.py")
+    first_steps=${STEPS:-400}
+    ((first_steps == 400)) || after=$first_steps
 fi
 job+=(--train.seed "$seed" --entropy.record_tokens 4 --train.batch_size 64 --train.micro_batch_size 32)
 case $arm in

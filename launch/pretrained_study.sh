@@ -35,15 +35,16 @@
 # here goes on from its newest checkpoint. The results are in runs/pretrained_study/float32: table.md and curves.png of all
 # lines, report.html of the runs that are here. It ends with status 1 if a claim does not hold.
 # STEPS=40 AGAIN_STEPS=20 SEEDS="0 1" are the steps of the stages and the seeds, OPENRLHF_STARE_CPU_DTYPE=bfloat16 is the
-# other type; the file of results is named by steps and type. ARMS="sentences-grpo" are some of the arms only.
+# other type; the file of results is named by steps and type, or the GPUs. ARMS="sentences-grpo" are some of the arms only.
 # launch/pretrained_study.sh ARM SEED is one of them, without the results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 source launch/pretrained/job.sh
+source launch/python.sh
 
 arms=({sentences,again,countdown,chain_sum}-{grpo,stare50,stare20,bonus,anneal,bonus_pi})
-(($# > 0)) || arms_of_the_user # a run alone is checked against all
+(($# > 0)) || some_arms_of_the_user # a run alone is checked against all
 steps=${STEPS:-40} again_steps=${AGAIN_STEPS:-20} seeds=${SEEDS:-0 1} jobs=1
 positive STEPS "$steps"
 positive AGAIN_STEPS "$again_steps"
@@ -51,20 +52,25 @@ positive AGAIN_STEPS "$again_steps"
 entering=(--part 3 --answers)
 if (($# == 0)); then
     check_seeds
+    # What the others' tasks lack is told before gigabytes are fetched.
+    if [[ " ${arms[*]}" == *" "@(chain_sum|countdown)-* ]]; then first=$(first_python); else first=""; fi
+    [[ -z $first || -x $python ]] || "$first" launch/pretrained/install_tasks.py --check
     bash launch/install.sh
+    [[ -z $first ]] || "$python" launch/pretrained/install_tasks.py
 fi
-type=bfloat16 gpus=$(visible_gpus)
+gpus=$(visible_gpus)
 if ((gpus == 0)); then
     export OPENRLHF_STARE_CPU=1 OPENRLHF_STARE_CPU_DTYPE=${OPENRLHF_STARE_CPU_DTYPE:-float32}
     type=$OPENRLHF_STARE_CPU_DTYPE
+else
+    type=gpu$((gpus > 1 ? 2 : 1)) # for which `job` is not the same
 fi
-# A run of one type is none of the other: their folders and results are apart.
+# A run of one type is none of another: their folders and results are apart.
 home=$PWD/runs/pretrained_study/$type results=docs/results/pretrained_${steps}_$type.jsonl
 # A first stage whose model a second one needs is trained again if only its line is here.
 [[ -z ${FOR_ITS_MODEL:-} ]] || results=""
 
 if (($# == 0)); then
-    "$python" launch/pretrained/install_tasks.py
     mkdir -p "$home"
     export AGAIN_STEPS=$again_steps
     train_all
@@ -73,6 +79,7 @@ if (($# == 0)); then
 fi
 
 arm=$1 seed=$2
+[[ " ${arms[*]} " == *" $arm "* ]] || { say "$arm is not one of ${arms[*]}" >&2; exit 2; }
 task=${arm%%-*} method=${arm#*-}
 run=$home/$arm-seed$seed prompts=$home/prompts-$task-seed$seed
 mkdir -p "$home"
@@ -82,6 +89,7 @@ model=$untrained prompts_seed=$seed
 look_at "${task/#again/sentences}"
 case $task in
     again) # 200 more than the seed of stage 1, so that no pair of words comes again by its seed
+        ((steps == 40)) || after=$steps
         model=$first/model reward=$PWD/launch/sentences/reversed.py steps=$again_steps prompts_seed=$((seed + 200))
         ;;
     countdown) model=$warmed_up ;;
@@ -98,7 +106,6 @@ case $method in
     anneal) job+=("${stare[@]}" --entropy.target 50% --entropy.target_end 20% --entropy.anneal_rollouts $((2 * steps / 3))) ;;
     bonus_pi) job+=(--policy_loss entropy_bonus --entropy.schedule pi --entropy.target 20%) ;;
     bonus) job+=(--policy_loss entropy_bonus --entropy.schedule open --entropy_bonus.coefficient 0.01) ;;
-    *) say "$arm is not one of ${arms[*]}" >&2; exit 2 ;;
 esac
 
 begin_run

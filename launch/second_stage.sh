@@ -28,14 +28,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
 arms=({smallest,closest}-{grpo-grpo,stare-grpo,grpo-stare,stare-stare,bonus-grpo}) # rule, stage 1, stage 2
-arms_of_the_user
+(($# > 0)) || some_arms_of_the_user # a run alone is checked against all
 first_steps=${FIRST_STEPS:-400} steps=${STEPS:-200} seeds=${SEEDS:-3 4 5} jobs=${JOBS:-1}
 positive FIRST_STEPS "$first_steps"
 positive STEPS "$steps"
 positive JOBS "$jobs"
 first_home=$PWD/runs/entropy_study
 home=$PWD/runs/second_stage
-results=docs/results/second_stage.jsonl
+results_of second_stage 200
+((first_steps == 400)) || after=$first_steps
 mkdir -p "$home"
 
 if (($# == 0)); then
@@ -47,6 +48,7 @@ fi
 (($# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
 arm=$1 seed=$2
 IFS=- read -r rule before after <<<"$arm"
+[[ " ${arms[*]} " == *" $arm "* ]] || { say "$arm is not one of ${arms[*]}" >&2; exit 2; }
 reward=$PWD/launch/second_stage/$rule.py
 [[ -f $reward ]] || { say "$arm has no rule in launch/second_stage, such as smallest or closest" >&2; exit 2; }
 case $before in

@@ -33,12 +33,13 @@ source launch/addends/job.sh
 
 rules=(any smallest closest largest even)
 arms=(grpo bonus stare stare+entropy_bonus)
-(($# > 0)) || arms_of_the_user # a run alone is checked against all
+(($# > 0)) || some_arms_of_the_user # a run alone is checked against all
 steps=${STEPS:-120} seeds=${SEEDS:-6 7 8} jobs=${JOBS:-2}
 positive STEPS "$steps"
 positive JOBS "$jobs"
 home=$PWD/runs/sequence_study
-file=docs/results/sequence.jsonl
+results_of sequence 120
+file=$results results="" # of the last stage alone
 mkdir -p "$home"
 
 if (($# == 0)); then

@@ -9,6 +9,7 @@ script=${0##*/}
 script=${script%.sh}
 python=$PWD/.venv/bin/python
 prompts_per_step=16
+after="" # see begin_run
 
 say() { printf '%s: %s\n' "$script" "$*"; }
 
@@ -20,12 +21,33 @@ positive() {
 # arms_of_the_user: sets `arms` to the words of ARMS, if it has any.
 arms_of_the_user() { [[ -z ${ARMS:-} ]] || read -ra arms <<<"${ARMS//$'\n'/ }"; }
 
-# check_seeds: ends the script unless the words of `seeds` are numbers.
+# some_arms_of_the_user: the same for a study that has no others than `arms`.
+some_arms_of_the_user() {
+    local all=("${arms[@]}") arm
+    arms_of_the_user
+    for arm in "${arms[@]}"; do
+        [[ " ${all[*]} " == *" $arm "* ]] || { say "$arm is not one of ${all[*]}" >&2; exit 2; }
+    done
+}
+
+# check_seeds: ends the script unless the words of `seeds` are numbers, and so few that means over them get intervals.
 check_seeds() {
-    local seed
+    local seed count=0
     for seed in $seeds; do
         [[ $seed =~ ^[0-9]+$ ]] || { say "SEEDS=$seeds: $seed is not a number, such as 0" >&2; exit 2; }
+        count=$((count + 1))
     done
+    ((count <= 6)) || { say "SEEDS=$seeds: give six at most" >&2; exit 2; }
+}
+
+# results_of NAME STEPS: sets `results`, the study's file of results. Its runs have STEPS and are computed in float32; those
+# of other `steps` or in another type have a file of their own.
+results_of() {
+    export OPENRLHF_STARE_CPU_DTYPE=${OPENRLHF_STARE_CPU_DTYPE:-float32}
+    results=docs/results/$1
+    ((steps == $2)) || results+=_$steps
+    [[ $OPENRLHF_STARE_CPU_DTYPE == float32 ]] || results+=_$OPENRLHF_STARE_CPU_DTYPE
+    results+=.jsonl
 }
 
 # visible_gpus: prints how many GPUs a job here may use, 0 for the CPU runtime.
@@ -55,7 +77,7 @@ chosen_bonus() {
 }
 
 # train_all: runs this script for each of `arms` with each of `seeds`, `jobs` at a time; sets `runs`, the folders in `home`
-# that are here, with their logs: those of lines in a file of results need not be.
+# of those that are complete here: those of lines in a file of results need not be.
 train_all() {
     check_seeds
     bash launch/install.sh
@@ -65,17 +87,17 @@ train_all() {
     runs=()
     for seed in $seeds; do
         for arm in "${arms[@]}"; do
-            [[ ! -d $home/$arm-seed$seed/tensorboard ]] || runs+=("$home/$arm-seed$seed")
+            [[ ! -f $home/$arm-seed$seed/recipe ]] || runs+=("$home/$arm-seed$seed")
         done
     done
 }
 
 # begin_run: ends the script if this run is complete and its flags are the same still, or if `results`, the study's file of
 # results where it has one, has a line of it. Otherwise starts it anew, unless `job` resumes and an interrupted run had
-# the same flags.
+# the same flags. `after` are the steps of the stage whose model it starts from, where they are not the study's.
 begin_run() {
     local begun="" status=3
-    recipe=$(printf '%s\n' "$steps steps" "${job[@]}")
+    recipe=$(printf '%s\n' "$steps steps" "${job[@]}" ${after:+--after "$after steps"})
     if [[ -n ${results:-} ]]; then
         status=0
         "$python" launch/study/results.py done "$results" <<<"$recipe" || status=$?
@@ -90,6 +112,9 @@ begin_run() {
         enter_run
         exit
     fi
+    mkdir -p "${run%/*}"
+    exec 9>"$run.lock" # this script and its job have it, until the last of them has ended
+    flock -n 9 || { say "$arm, seed $seed: another process is at it" >&2; exit 1; }
     [[ ! -f $run/begun || " ${job[*]} " != *" --ckpt.load_enable "* ]] || begun=$(<"$run/begun")
     if [[ $begun == "$recipe" ]]; then
         rm -f "$run/recipe"
@@ -105,7 +130,7 @@ begin_run() {
 # train: trains with the flags of `job`.
 train() {
     "$python" -m openrlhf_stare.train_ray "${job[@]}" &>"$run/output.log" ||
-        { say "$arm, seed $seed: failed" >&2; exit 1; }
+        { say "$arm, seed $seed: failed: $(tail -n 1 "$run/output.log")" >&2; exit 1; }
 }
 
 # enter_run: adds a line to `results`, with the options of launch/study/enter.py that are in `entering`.

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_stare.algorithms.verdict import BAND, HELD, LITTLE_AUTHORITY
+from openrlhf_stare.algorithms.verdict import BAND, HELD, HIGH_REWARD, LITTLE_AUTHORITY
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
 import results  # noqa: E402
@@ -88,8 +88,8 @@ def claims(found: list[Pair]) -> list[tuple[bool | None, str]]:
         name, kind = f"{task}, seed {seed}", pair.stare.figures["verdict"]
         stare, grpo = pair.rewards
         if task in ONE_ANSWER:
-            holds = stare >= grpo - LOST_REWARD and kind == "no authority"
-            wanted = f"at most {LOST_REWARD} lower, and no authority"
+            holds = stare >= grpo - LOST_REWARD and kind == "no authority" and stare > HIGH_REWARD
+            wanted = f"at most {LOST_REWARD} lower, and no authority, since it is solved"
             claimed.append((holds, f"{name}: reward {stare:.3f}, GRPO's {grpo:.3f}, {kind}; wanted: {wanted}"))
         elif pair.stare.number("with_authority") <= 0.5 or pair.in_band is None:
             holds = kind in ("no authority", "held")

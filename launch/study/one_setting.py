@@ -121,7 +121,7 @@ def claims(found: list[Result], constant: str | None) -> list[tuple[bool | None,
 
     def lacks(needed: Cells, count: int, *ways: str, tasks: tuple[str, ...] = tuple(TASKS)) -> str:
         """A sentence where runs of these ways are missing, else the empty text."""
-        missing = sum(count - len(needed[way, task]) for way in ways for task in tasks)
+        missing = sum(max(0, count - len(needed[way, task])) for way in ways for task in tasks)
         of = count * len(ways) * len(tasks)
         return f"{missing} of {of} runs of {' and '.join(ways)} are missing" if missing else ""
 

@@ -40,22 +40,9 @@ Runs = dict[tuple[str, str, int], Result]  # by task, arm and seed
 
 
 def runs_of(found: list[Result]) -> Runs:
-    """In the order of tasks, seeds and arms.
-
-    Raises:
-        SystemExit: a task has two runs of an arm and a seed, which are of different sizes.
-    """
-    runs: Runs = {}
-    for result in sorted(found, key=lambda of: (TASKS.index(of.task), of.seed, list(ARMS).index(of.arm))):
-        place = result.task, result.arm, result.seed
-        if place in runs:
-            steps = " and ".join(str(of.figures["steps"]) for of in (runs[place], result))
-            name = result.stages[-1].name
-            raise SystemExit(
-                f"pretrained: {name} has two runs, of {steps} steps: compare runs of one setting in a file"
-            )
-        runs[place] = result
-    return runs
+    """In the order of tasks, seeds and arms."""
+    in_order = sorted(found, key=lambda of: (TASKS.index(of.task), of.seed, list(ARMS).index(of.arm)))
+    return {(result.task, result.arm, result.seed): result for result in in_order}
 
 
 def in_band(result: Result) -> str:
@@ -165,17 +152,20 @@ def claims(runs: Runs) -> list[tuple[bool | None, str]]:
             said = "no step has authority" if share is None else f"{100 * float(share):.0f} % of the steps are in band"
             found.append(
                 (
-                    share is None or float(share) >= HELD,
+                    None if share is None else float(share) >= HELD,
                     f"{task}, {ARMS[arm]}, seed {seed}: {said}; wanted: {100 * HELD:.0f} %",
                 )
             )
     said = ", ".join(f"{ARMS[arm]} {loss:.3f}" for arm, loss in losses.items())
+    seeds = {seed for _, _, seed in runs}
+    complete = all((task, "grpo", seed) in runs for task in TASKS if task != AGAIN for seed in seeds)
     if losses:
-        # Refuted when every one has lost more: an arm that lacks runs, or has none, may still be the one.
+        # Refuted when every one has lost more: an arm that lacks runs, or has none, may still be the one. It holds only
+        # once every task has something to compare with.
         refuted = all(losses.get(arm, 0) > LOST for arm in TO_RECOMMEND)
-        holds = True if best else False if refuted else None
+        holds = True if best and complete else False if refuted else None
         found.append((holds, f"lost of GRPO's reward at most: {said}; wanted: one of at most {LOST}"))
-    if best:
+    if best and complete:
         found.append((True, f"to recommend: {ARMS[best]}"))
     for (task, arm, seed), grpo in runs.items():
         if arm != "grpo" or (task, example, seed) not in runs:

@@ -81,15 +81,24 @@ def read(file: Path) -> list[Result]:
     """The results in their order; none where there is no file yet.
 
     Raises:
-        SystemExit: a line is none, as after a merge or on a full disk.
+        SystemExit: a line is none, as after a merge or on a full disk; or two are of one run with other settings.
     """
-    found = []
+    found: list[Result] = []
+    places: dict[tuple[str, str, int], Result] = {}
     for number, text in enumerate(file.read_text().splitlines() if file.exists() else (), 1):
         try:
             line = json.loads(text)
             found.append(Result(**{**line, "stages": [Stage(**stage) for stage in line["stages"]]}))
         except (ValueError, TypeError, KeyError):
             raise SystemExit(f"{file}, line {number}, is no result: delete it, or take the file from git") from None
+        result = found[-1]
+        other = places.setdefault((result.task, result.arm, result.seed), result)
+        if other is not result:
+            steps = " and ".join(str(of.figures["steps"]) for of in (other, result))
+            name = f"{result.task}-{result.arm}-seed{result.seed}"
+            raise SystemExit(
+                f"{file}: {name} has two runs, of {steps} steps: keep one, and compare runs of one setting in a file"
+            )
     return found
 
 

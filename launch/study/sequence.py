@@ -60,12 +60,15 @@ def table(arms: Arms) -> str:
 
 def claims(arms: Arms) -> list[tuple[bool | None, str]]:
     """The claims of launch/sequence_study.sh, in their order: whether they hold, and the figures."""
-    mean = {way: [fmean(stage) for stage in ends(of)] for way, of in arms.items() if len(of) >= SEEDS}
 
     def claim(needed: tuple[str, ...], judge) -> tuple[bool | None, str]:
-        if missing := [f"{WAYS[way]} has {len(arms[way])} of {SEEDS} seeds" for way in needed if way not in mean]:
-            return None, "; ".join(missing)
-        return judge(*(mean[way] for way in needed))
+        # Of the seeds that all of them have: a way is not compared with another's easier prompts.
+        common = set.intersection(*({result.seed for result in arms[way]} for way in needed))
+        if len(common) < SEEDS:
+            counts = "; ".join(f"{WAYS[way]} has {len(arms[way])} seeds" for way in needed)
+            return None, f"{counts}; wanted: {SEEDS} or more in common"
+        runs = ([result for result in arms[way] if result.seed in common] for way in needed)
+        return judge(*([fmean(stage) for stage in ends(of)] for of in runs))
 
     def grpo_loses(grpo, stare):
         below = fmean(stare[1:]) - fmean(grpo[1:])

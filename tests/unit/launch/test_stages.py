@@ -1,5 +1,6 @@
 """The studies with a second stage: their rules, and from runs to a table, a figure and claims."""
 
+import fcntl
 import importlib.util
 import json
 import os
@@ -29,8 +30,8 @@ def load(path: str):
 
 RULES = ("smallest", "closest", "largest", "even")
 smallest, closest, largest, even = (load(f"second_stage/{rule}") for rule in RULES)
-STUDIES = ("second_stage", "sequence", "methods", "one_setting")
-second_stage, sequence, methods, one_setting = (load(f"study/{name}") for name in STUDIES)
+STUDIES = ("second_stage", "sequence", "methods", "one_setting", "results")
+second_stage, sequence, methods, one_setting, results = (load(f"study/{name}") for name in STUDIES)
 
 
 # The rules
@@ -93,6 +94,65 @@ def test_a_seed_that_is_no_number_is_refused_before_any_run(script):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 2 and not done.stdout
     assert done.stderr == f"{script}_study: SEEDS=0 six: six is not a number, such as 0\n"
+
+
+def test_more_seeds_than_get_intervals_are_refused_before_any_run():
+    command, environment = ["bash", LAUNCH / "sequence_study.sh"], os.environ | {"SEEDS": "0 1 2 3 4 5 6"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert (done.returncode, done.stderr) == (2, "sequence_study: SEEDS=0 1 2 3 4 5 6: give six at most\n")
+
+
+@pytest.mark.parametrize(
+    "script, arms", [("second_stage", "largest-grpo-grpo"), ("pretrained_study", "sums-grpo"), ("both_ways", "grpo")]
+)
+def test_an_arm_that_is_not_of_the_study_is_refused_before_any_run(script, arms):
+    command, environment = ["bash", LAUNCH / f"{script}.sh"], os.environ | {"ARMS": arms}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 2 and done.stderr.startswith(f"{script}: {arms} is not one of ") and not done.stdout
+
+
+def shell(script: str, **variables: str) -> subprocess.CompletedProcess:
+    """Some of what the scripts share, with `set -eu` and in the repository's root."""
+    command = ["bash", "-euc", f"source launch/addends/job.sh; {script}"]
+    environment = {name: value for name, value in os.environ.items() if name != "OPENRLHF_STARE_CPU_DTYPE"} | variables
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=LAUNCH.parent, env=environment)
+
+
+@pytest.mark.parametrize(
+    "steps, dtype, file",
+    [
+        ("120", {}, "sequence.jsonl"),
+        ("10", {}, "sequence_10.jsonl"),
+        ("120", {"OPENRLHF_STARE_CPU_DTYPE": "bfloat16"}, "sequence_bfloat16.jsonl"),
+    ],
+)
+def test_runs_of_other_steps_or_another_type_have_a_file_of_their_own(steps, dtype, file):
+    done = shell('results_of sequence 120; echo "$results $OPENRLHF_STARE_CPU_DTYPE"', steps=steps, **dtype)
+    assert done.stdout == f"docs/results/{file} {dtype.get('OPENRLHF_STARE_CPU_DTYPE', 'float32')}\n", done
+
+
+def test_a_run_that_another_process_is_at_is_left_alone(tmp_path):
+    run = tmp_path / "home/routes-stare-seed0"
+    begin = "job=(--flag); begin_run; echo begun"
+    settings = {"arm": "routes-stare", "seed": "0", "steps": "3", "run": str(run), "results": ""}
+    assert "begun" in shell(begin, **settings).stdout
+    (run / "output.log").write_text("alive")
+    with open(f"{run}.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = shell(begin, **settings)
+    assert done.returncode == 1 and done.stderr.endswith(": routes-stare, seed 0: another process is at it\n")
+    assert (run / "output.log").read_text() == "alive"
+    assert "begun" in shell(begin, **settings).stdout and not (run / "output.log").exists()
+
+
+def test_a_second_stage_after_a_first_of_other_steps_is_another_run(tmp_path):
+    recipes = set()
+    for after in ("", "20"):
+        run = tmp_path / f"run{after}"
+        settings = {"arm": "a", "seed": "0", "steps": "3", "run": str(run), "results": ""}
+        assert shell(f"job=(--flag value) after={after}; begin_run", **settings).returncode == 0
+        recipes.add(results.recipe_hash((run / "begun").read_text()))
+    assert len(recipes) == 2 and results.recipe_hash("3 steps\n--flag\nvalue\n") in recipes
 
 
 # The results
