@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# OpenRLHF's estimators that subtract a mean of the group.
+GROUP_BASELINES = ("group_norm", "rloo", "reinforce_baseline", "dr_grpo")
+
 
 def group_statistics(values: Tensor, valid: Tensor, correction: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     """What each group's valid values are about.

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 from openrlhf_stare import tools
 from openrlhf_stare.algorithms.control import EntropyController
+from openrlhf_stare.algorithms.groups import GROUP_BASELINES
 from openrlhf_stare.driver.flags import CONFIGS, method_options
 from openrlhf_stare.driver.look import LookConfig
 from openrlhf_stare.methods import base
@@ -293,6 +294,21 @@ def _what_cannot_train(args: SimpleNamespace) -> Iterator[Finding]:
             "type",
             "give bf16",
         )
+    if args.train.enable_ema and args.ds.zero_stage == 3:
+        yield Finding(
+            "--train.enable_ema with --ds.zero_stage 3",
+            "would save the model that the job started with, since OpenRLHF writes the average into copies that "
+            "DeepSpeed throws away",
+            "leave it out, or use --ds.zero_stage 2",
+        )
+    packed = args.ds.packing_samples or args.train.dynamic_batch_enable or args.ds.ring_attn_size > 1
+    if args.data.max_images_per_prompt > 0 and packed:
+        yield Finding(
+            f"--data.max_images_per_prompt {args.data.max_images_per_prompt}",
+            "does not go with packed sequences (--ds.packing_samples, --train.dynamic_batch_enable, "
+            "--ds.ring_attn_size), in which images lose their places",
+            "leave those out",
+        )
 
 
 def _warnings(args: SimpleNamespace) -> Iterator[Finding]:
@@ -325,6 +341,21 @@ def _warnings(args: SimpleNamespace) -> Iterator[Finding]:
             "trains on the last micro-batch of each optimizer step only, under any loss, since OpenRLHF 0.11.2 tells "
             "DeepSpeed that every backward pass ends a step",
             "use --ds.zero_stage 3",
+        )
+    if args.train.enable_ema:
+        yield Finding(
+            "--train.enable_ema",
+            "is in no checkpoint, so a resumed job's average starts again from --actor.model_name_or_path; and in "
+            "bfloat16 small steps do not move it",
+            "save the policy itself, without it",
+        )
+    is_penalised = args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss
+    if method and is_penalised and args.algo.advantage.estimator in GROUP_BASELINES:
+        yield Finding(
+            f"--algo.kl.init_coef {args.algo.kl.init_coef:g}",
+            "puts a KL penalty into the rewards, so that groups of equal rewards have small advantages, too, on which "
+            f"--policy_loss {args.policy_loss} acts, and entropy/authority says little",
+            "give 0, or --algo.kl.use_loss to have it in the loss",
         )
     if args.tool.run_model_code_without_sandbox:
         yield Finding(

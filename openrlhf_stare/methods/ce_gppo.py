@@ -37,6 +37,10 @@ class CeGppoOptions(Options):
     beta_high: float = option(1.0, "gradient of tokens with A > 0 clipped above", within="[0, inf)")
 
 
+# These leave OpenRLHF's loss out of some tokens, or put another in its place.
+LEAVE_TOKENS_OUT = ("clip_cov", "high_entropy", "kl_cov")
+
+
 class CeGppo(Method):
     Options = CeGppoOptions
     options: CeGppoOptions
@@ -53,6 +57,13 @@ class CeGppo(Method):
         return torch.where(is_below, below, torch.where(is_above, above, 0.0))
 
     def cannot_go_with(self, args: SimpleNamespace) -> Iterator[Finding]:
+        for name in args.policy_loss.split("+"):
+            if name in LEAVE_TOKENS_OUT:
+                yield Finding(
+                    f"--policy_loss {args.policy_loss}",
+                    f"has {name} take OpenRLHF's loss from tokens to which ce_gppo would give a gradient all the same",
+                    "leave one of the two out",
+                )
         if args.actor.policy_loss_type == "gspo":
             yield Finding(
                 "--actor.policy_loss_type gspo",

@@ -22,7 +22,7 @@ import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from torch import Tensor
 
-from openrlhf_stare.algorithms.groups import all_equal
+from openrlhf_stare.algorithms.groups import GROUP_BASELINES, all_equal
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import given
@@ -31,7 +31,6 @@ from openrlhf_stare.rollout.failing_rewards import FailedRewards, RewardWatch
 from openrlhf_stare.rollout.sr_grpo import soft_advantage
 
 COMPUTE_REWARD = "openrlhf.trainer.ppo_utils.experience_maker.compute_reward"
-GROUP_BASELINES = ("group_norm", "rloo", "reinforce_baseline", "dr_grpo")  # those that subtract a mean of the group
 ROLLOUT_BASELINES = ("flash_reinforce",)  # those that subtract a mean of the whole rollout
 
 

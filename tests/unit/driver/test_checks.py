@@ -105,6 +105,10 @@ def refusal(*words: str) -> str:
             "--policy_loss clip_higher --entropy.schedule pi --clip_higher.bound 0.4 --clip_higher.eps_high 0.4 "
             "--actor.eps_clip 0.4",
         ),
+        ("--policy_loss", "high_entropy+ce_gppo", "leave one of the two out", "--train.max_epochs 2"),
+        ("--policy_loss", "stare+kl_cov+ce_gppo", "leave one of the two out", "--train.max_epochs 2"),
+        ("--data.max_images_per_prompt", "1", "leave those out", "--train.dynamic_batch_enable --ds.zero_stage 3"),
+        ("--data.max_images_per_prompt", "1", "leave those out", "--ds.packing_samples"),
         ("--policy_loss", "stare+tpo", "names tpo, which goes with no other: give it alone", ""),
         ("--clip_cov.seed", "4294967296", "give", "--policy_loss clip_cov"),
         ("--entropy.k_p", "8", "goes with --entropy.schedule pi, and this job has gate: give that, or", ""),
@@ -256,6 +260,9 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "--actor.eps_clip_low_high 0.2 0.25",
         "--advantage_estimator sr_grpo --rollout.n_samples_per_prompt 2 --sr_grpo.tau 1e-3",
         "--advantage_estimator sr_grpo --rollout.n_samples_per_prompt 2 --policy_loss openrlhf",
+        "--advantage_estimator group_norm --rollout.n_samples_per_prompt 2 --algo.kl.init_coef 0",
+        "--advantage_estimator group_norm --rollout.n_samples_per_prompt 2 --algo.kl.use_loss",
+        "--advantage_estimator group_norm --rollout.n_samples_per_prompt 2 --policy_loss openrlhf",
     ],
 )
 def test_what_is_just_inside_is_accepted_without_a_warning(words):
@@ -284,6 +291,13 @@ def test_a_flag_of_what_was_not_chosen_is_refused(flag, value, others):
     assert "\n" not in sentence
 
 
+def test_an_average_that_would_not_be_saved_is_refused():
+    sentence = refusal("--train.enable_ema", "--ds.zero_stage", "3")
+    assert sentence.startswith(
+        "--train.enable_ema with --ds.zero_stage 3 would save the model that the job started with"
+    )
+
+
 @pytest.mark.parametrize("schedule", ["gate", "open"])
 def test_a_bonus_that_stays_0_is_refused(schedule):
     sentence = refusal("--policy_loss", "entropy_bonus", "--entropy.schedule", schedule)
@@ -298,6 +312,8 @@ def test_a_bonus_that_stays_0_is_refused(schedule):
     "words, named",
     [
         ("--actor.policy_loss_type gspo", "--actor.policy_loss_type gspo"),
+        ("--train.enable_ema", "--train.enable_ema"),
+        ("--advantage_estimator group_norm --rollout.n_samples_per_prompt 2", "--algo.kl.init_coef 0.01"),
         ("--actor.policy_loss_type gspo --policy_loss high_entropy", "--policy_loss high_entropy does"),
         (
             "--policy_loss kl_cov --train.batch_size 128 --rollout.batch_size 128 --rollout.n_samples_per_prompt 1",
