@@ -101,6 +101,11 @@ def model(args: SimpleNamespace) -> str:
         )
     if args.actor.fused_head:
         _refuse_with_fused_head(name, config)
+    if args.ds.packing_samples and (cause := runs_on(config)):
+        raise UsageError(
+            f"--ds.packing_samples, which --train.dynamic_batch_enable and --ds.ring_attn_size switch on, does not go "
+            f"with {name}, {cause}: leave these out"
+        )
     positions = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
     allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") not in ("", "0")
@@ -178,6 +183,19 @@ def _head_size(config: Any) -> int | None:
     config = getattr(config, "text_config", None) or config
     size, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
     return getattr(config, "head_dim", None) or (size // heads if size and heads else None)
+
+
+def runs_on(config: Any) -> str:
+    """Why a response would see the one that is packed before it; "" where it does not.
+
+    OpenRLHF 0.11.2 tells a model where packed sequences begin by their positions alone. Attention that takes those of
+    a text for those of a grid, and layers with a state, do not look at them.
+    """
+    if config.model_type in ("qwen2_vl", "qwen2_5_vl"):
+        return f"a {config.model_type}, whose attention would not keep packed responses apart"
+    layers = getattr(getattr(config, "text_config", None) or config, "layer_types", None) or ()
+    others = sorted({layer for layer in layers if not layer.endswith("attention") or layer == "linear_attention"})
+    return f"whose {others[0]} layers would run on from one packed response into the next" if others else ""
 
 
 def _experts(config: Any) -> int:

@@ -47,7 +47,9 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
             apply_chat_template=False,
             input_template=None,
         ),
-        ds=SimpleNamespace(attn_implementation="sdpa", ring_attn_size=1, use_liger_kernel=False),
+        ds=SimpleNamespace(
+            attn_implementation="sdpa", packing_samples=False, ring_attn_size=1, use_liger_kernel=False
+        ),
         eval=SimpleNamespace(dataset=tiny_task["EVAL_DATA"], split="train"),
         look=SimpleNamespace(on=False),
         reward=SimpleNamespace(remote_url=None, model_name_or_path=tiny_task["MODEL"]),
@@ -237,6 +239,32 @@ def test_a_mixture_of_experts_needs_a_gpu(args, tiny_task, tmp_path, experts):
     check, sentence = failure(args)
     assert check == "model" and "is a mixture of experts" in sentence and "use a dense model" in sentence
     args.dry_run = True
+    assert found(args)["model"].ok
+
+
+@pytest.mark.parametrize(
+    "config, said",
+    [
+        ({"model_type": "qwen2_5_vl"}, "whose attention would not keep packed responses apart"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "whose linear_attention layers would run on"),
+        ({"layer_types": ["conv", "full_attention"]}, "whose conv layers would run on"),
+        ({"layer_types": ["sliding_attention", "full_attention", "chunked_attention"]}, ""),
+        ({"model_type": "llama"}, ""),
+    ],
+)
+def test_models_that_do_not_keep_packed_responses_apart(config, said):
+    alone = SimpleNamespace(**{"model_type": "of_a_text", **config})
+    within = SimpleNamespace(model_type=alone.model_type, text_config=alone)
+    assert files.runs_on(alone) == files.runs_on(within)
+    assert said in files.runs_on(alone) if said else not files.runs_on(alone)
+
+
+def test_a_model_that_cannot_be_packed_is_refused_with_packing(args, tiny_task, tmp_path):
+    args.actor.model_name_or_path = model_with(tiny_task, tmp_path, layer_types=["linear_attention"] * 2)
+    args.ds.packing_samples = True
+    check, sentence = failure(args)
+    assert check == "model" and sentence.startswith("--ds.packing_samples, which --train.dynamic_batch_enable and ")
+    args.ds.packing_samples = False
     assert found(args)["model"].ok
 
 
