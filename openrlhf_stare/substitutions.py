@@ -226,7 +226,8 @@ OPENRLHF = (
         "openrlhf.trainer.ppo_trainer",
         "PPOTrainer",
         "openrlhf_stare.rollout.trainer.PPOTrainer",
-        "the ranks do not know the step that is logged for a rollout, which the token record needs",
+        "the ranks do not know the step that is logged for a rollout, which the token record needs; the rollouts of "
+        "--critic.freezing_steps are trained on afterwards, all at once",
         "trainer",
         relies_on=(
             Theirs(
@@ -261,8 +262,10 @@ OPENRLHF = (
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
         "openrlhf_stare.rollout.engine.StareRolloutActor",
-        "of an engine that does not start the job says only that the cause is in another process's log",
+        "of an engine that does not start the job says only that the cause is in another process's log; dynamic "
+        "filtering counts a response without a reward as a wrong one",
         "engines",
+        relies_on=(Theirs("openrlhf.trainer.ray.vllm_engine", "RolloutRayActor.generate_responses"),),
     ),
     Substitution(
         "ray._private.services",

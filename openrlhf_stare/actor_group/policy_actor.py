@@ -90,6 +90,12 @@ class StarePolicyActor(PolicyModelActor):
         """The step under which the coming rollout is logged, told by the trainer (`rollout/trainer.py`)."""
         self.step = step
 
+    def drop_rollout(self) -> None:
+        """Forget the rollout in the buffer, on which only the critic trains."""
+        self.trainer.replay_buffer.clear()
+        self.meter.take()
+        self.meter.take_tokens()
+
     def fit(self, kl_ctl: float = 0) -> dict[str, float]:
         start = time.perf_counter()
         figures = self._open_rollout()

@@ -1,17 +1,20 @@
-"""The vLLM engine's Ray actor: OpenRLHF's, which says why vLLM did not start."""
+"""The vLLM engine's Ray actor: OpenRLHF's, which says why vLLM did not start, and scores groups without the lost."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import stat
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import openrlhf.trainer.ray.vllm_engine as vllm_engine
 
 from openrlhf_stare.replacing import plain_class
+from openrlhf_stare.rollout.reward_answers import only_number
 
 # What begins the traceback of another exception, below a message.
 TRACEBACK = re.compile(r"Traceback |During handling of |The above exception was |\w+ failed to start")
@@ -29,6 +32,26 @@ class StareRolloutActor(RolloutRayActor):
             if "root cause" not in str(error) or not (cause := first_logged_error(own_log())):
                 raise
             raise RuntimeError(f"vLLM did not start: {cause}") from error
+
+    async def generate_responses(self, *args, **kwargs) -> list[dict]:
+        """The responses to one prompt."""
+        return scored_by_the_others(await super().generate_responses(*args, **kwargs))
+
+
+def scored_by_the_others(responses: list[dict]) -> list[dict]:
+    """Give a response without a finite reward the mean score of the others, so that dynamic filtering, which goes by
+    the mean of a group's scores, decides as it would without it. Without others its score is left as it is."""
+    scores = [only_number(response.get("scores")) for response in responses]
+    rewards = [only_number(response.get("reward")) for response in responses]
+    valid = [reward is not None and math.isfinite(reward) for reward in rewards]
+    of_valid = [float(score) for score, is_valid in zip(scores, valid, strict=True) if is_valid and score is not None]
+    if all(valid) or not of_valid:
+        return responses
+    mean = fmean(of_valid)
+    return [
+        response if is_valid else {**response, "scores": mean}
+        for response, is_valid in zip(responses, valid, strict=True)
+    ]
 
 
 def own_log() -> str:

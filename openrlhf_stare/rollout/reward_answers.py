@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -63,6 +64,19 @@ def problem(answer: object) -> str | None:
         if value is not None and not isinstance(value, (torch.Tensor, int, float)):
             return f'"{name}" as a {type(value).__name__}'
     return None
+
+
+def only_number(value: Any) -> Any:
+    """The value if it is a number or a tensor with one, the only element of a list with one; None for all else."""
+    while isinstance(value, (list, tuple)) and len(value) == 1:
+        (value,) = value
+    if isinstance(value, torch.Tensor):
+        return value if value.numel() == 1 else None
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return None
+    return None if isinstance(value, str) else value
 
 
 def _one_number(value: object) -> torch.Tensor:

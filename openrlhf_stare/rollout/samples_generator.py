@@ -18,13 +18,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import openrlhf.trainer.ppo_utils.samples_generator as samples_generator
 import torch
 
 from openrlhf_stare.dealing import evenly_dealt
 from openrlhf_stare.notices import notice
+from openrlhf_stare.rollout.reward_answers import only_number
 
 
 class StareSamplesGenerator(samples_generator.SamplesGenerator):
@@ -57,25 +57,12 @@ class StareSamplesGenerator(samples_generator.SamplesGenerator):
             reward, score = only_number(response.get("reward")), response.get("scores")
             # Dynamic filtering takes the mean of a group's scores: one that is not finite would cost the whole group.
             if reward is None:
-                reward, score = math.nan, 0.0
-            elif score is not None:
+                reward, score = math.nan, 0.0 if score is None else score
+            if score is not None:
                 score = only_number(score)
                 score = score if score is not None and math.isfinite(score) else 0.0
             response = {**response, "reward": reward, "scores": score}
         return super()._process_response_into_experience(response, **generate_kwargs)
-
-
-def only_number(value: Any) -> Any:
-    """The value if it is a number or a tensor with one, the only element of a list with one; None for all else."""
-    while isinstance(value, (list, tuple)) and len(value) == 1:
-        (value,) = value
-    if isinstance(value, torch.Tensor):
-        return value if value.numel() == 1 else None
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return None
-    return None if isinstance(value, str) else value
 
 
 def with_finite_rewards(samples: list, samples_per_prompt: int) -> list:

@@ -1,6 +1,8 @@
 """OpenRLHF's trainer, which tells the actor's ranks the step that is logged for the rollout they are to train on.
 
-OpenRLHF's trainer counts steps, over restarts and while it trains a critic alone, and tells its actors nothing.
+OpenRLHF's trainer counts steps, over restarts and while it trains a critic alone, and tells its actors nothing. Of the
+steps of `--critic.freezing_steps` it leaves the rollouts with the actor, which would train on all of them, and by the
+advantages of an untrained critic, in its first step. Here they are dropped.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ class TellsTheStep(ppo_trainer.BasePPOTrainer):
     def ppo_train(self, global_steps: int) -> dict:
         if responses_to_record(self.args):
             ray.get(self.actor_model_group.async_run_method("begin_step", step=global_steps + 1))
+        if global_steps <= self.args.critic.freezing_steps:
+            ray.get(self.actor_model_group.async_run_method("drop_rollout"))
         return super().ppo_train(global_steps)
 
 

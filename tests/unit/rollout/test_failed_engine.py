@@ -1,15 +1,17 @@
 """The error of vLLM's own processes, which the engine's actor finds in its log."""
 
+import math
 import os
 import threading
 
 import pytest
+import torch
 
 from openrlhf_stare import worker
 
 worker.install()
 
-from openrlhf_stare.rollout.engine import first_logged_error, own_log  # noqa: E402
+from openrlhf_stare.rollout.engine import first_logged_error, own_log, scored_by_the_others  # noqa: E402
 
 LOG = """\
 INFO 11-22 10:00:00 [utils.py:1] starting
@@ -76,3 +78,16 @@ def test_a_pipe_has_no_log_to_read_and_is_not_waited_for(standard_output):
     thread.join(30)
     assert answers == [""]
     assert os.read(reading, 20) == LOG.encode()[:20], "nothing is taken from whoever reads it"
+
+
+def test_a_group_is_filtered_by_the_scores_of_those_that_have_a_reward():
+    right = [{"reward": 1.0, "scores": 1.0}] * 3
+    for lost in ({"reward": None}, {"reward": math.nan, "scores": 0.0}, {"reward": torch.tensor([math.inf])}):
+        scored = scored_by_the_others([*right, lost])
+        assert [response["scores"] for response in scored] == [1.0] * 4 and scored[:3] == right
+        assert scored[3] == {**lost, "scores": 1.0}
+        assert scored_by_the_others([lost, lost]) == [lost, lost]
+    mixed = [{"reward": 0.0, "scores": torch.tensor([0.0])}, {"reward": 1.0, "scores": [1.0]}, {"reward": None}]
+    assert scored_by_the_others(mixed)[2]["scores"] == 0.5
+    unscored = [{"reward": 1.0}, {"reward": None}]  # OpenRLHF filters none then
+    assert scored_by_the_others(unscored) == unscored and scored_by_the_others(right) == right

@@ -38,7 +38,8 @@ def test_the_ranks_are_told_the_step_only_where_something_is_recorded(module, na
     ours.critic_model_group = None
     ours.actor_model_group = SimpleNamespace(async_run_method=lambda *method, **named: told.append((*method, named)))
     assert ours.ppo_train(6) == {}
-    assert told == [("begin_step", {"step": 7})] * responses
+    # In a step of the critic alone the actor's rollout is dropped.
+    assert told == [("begin_step", {"step": 7})] * responses + [("drop_rollout", {})]
 
 
 @EVERY_TRAINER
