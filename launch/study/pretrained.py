@@ -160,8 +160,8 @@ def claims(runs: Runs) -> list[tuple[bool | None, str]]:
     seeds = {seed for _, _, seed in runs}
     complete = all((task, "grpo", seed) in runs for task in TASKS if task != AGAIN for seed in seeds)
     if losses:
-        # Refuted when every one has lost more: an arm that lacks runs, or has none, may still be the one. It holds only
-        # once every task has something to compare with.
+        # Refuted when every one has lost more: an arm that lacks runs, or has none, may still be the one. It holds
+        # only once every task has something to compare with.
         refuted = all(losses.get(arm, 0) > LOST for arm in TO_RECOMMEND)
         holds = True if best and complete else False if refuted else None
         found.append((holds, f"lost of GRPO's reward at most: {said}; wanted: one of at most {LOST}"))
