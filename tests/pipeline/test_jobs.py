@@ -25,9 +25,12 @@ def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards_until_the_policy_
     flags += ["--train.micro_batch_size", "4", "--ckpt.save_steps", "1", "--ckpt.save_hf"]
     # No policy over 16 tokens has an entropy of 9 nats, so the third rollout of four is the last.
     flags += ["--entropy.stop_below", "9", "--entropy.stop_after", "3"]
-    job = run_job(flags, tmp_path, cluster=cluster)
+    job = run_job([*flags, "--console", "compact"], tmp_path, cluster=cluster)
     assert job.status == 1 and job.left_over == [], job.output[-4000:]
     assert "the policy has collapsed. Go on from an earlier checkpoint" in last_line(job)
+    assert len(job.output.splitlines()) <= 60 and re.search(r"^the last lines of process \d+:\n  ", job.output, re.M)
+    quoted = r"ZeroDivisionError: division by zero \(\S+/sometimes_nan.py, line 18\) for the prompt '\d\d='"
+    assert re.search(rf"^openrlhf-stare: The reward function raised {quoted}", job.output, re.M)
     assert (tmp_path / "checkpoints/_actor/latest").read_text() == "global_step2"
     assert is_complete(tmp_path / "checkpoints/_actor/global_step2")
     saved = load_file(tmp_path / "checkpoints/global_step2_hf/model.safetensors")
@@ -45,52 +48,6 @@ def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards_until_the_policy_
         "entropy/nonfinite_tokens",
         "entropy/seconds",
     }
-
-
-def test_a_policy_that_diverged_ends_the_job_with_its_last_checkpoint_finite(addends, tmp_path, cluster):
-    # Warm-up starts at a learning rate of 0: step 1 changes nothing. Step 2 has a third of the rate given, just within
-    # float32, and weights whose gradient has grown go beyond it.
-    flags = [*job_flags(addends, tmp_path), "--data.max_samples", "12", "--ckpt.save_steps", "1"]
-    flags += "--actor.adam.lr 1e39 --actor.adam.betas 0 0.95".split()
-    flags += "--actor.lr_scheduler constant_with_warmup --actor.lr_warmup_ratio 1".split()
-    job = run_job([*flags, "--console", "compact"], tmp_path, cluster=cluster)
-    assert job.status == 1 and job.left_over == []
-    assert len(job.output.splitlines()) <= 60 and re.search(r"^the last lines of process \d+:\n  ", job.output, re.M)
-    assert "train_ray: error: FloatingPointError: " in job.output.splitlines()[-1]
-    assert "are not finite, and the checkpoint global_step2 was not written" in job.output
-    checkpoints = tmp_path / "checkpoints/_actor"
-    assert (checkpoints / "latest").read_text() == "global_step1"
-    for rank in range(2):
-        [file] = checkpoints.glob(f"global_step1/*zero_pp_rank_{rank}_*optim_states.pt")
-        for weights in torch.load(file, weights_only=False)["optimizer_state_dict"]["fp32_flat_groups"]:
-            assert torch.isfinite(weights).all()
-
-
-def test_a_reward_that_mostly_fails_is_quoted_and_ends_the_job(addends, tmp_path, cluster):
-    flags = [*job_flags(addends, tmp_path), "--data.max_samples", "16", "--failed_rewards.stop_after", "2"]
-    flags += ["--reward.remote_url", str(ROOT / "tests/pipeline/rewards/mostly_fails.py"), "--console", "compact"]
-    job = run_job(flags, tmp_path, cluster=cluster)
-    assert job.status == 1 and job.left_over == [] and len(job.scalars["actor_grad_norm"]) == 1, job.output
-    assert re.search(
-        r"^openrlhf-stare: The reward function raised KeyError: 'no answer' \(\S+/mostly_fails.py, line 13\) for the "
-        r"prompt '\d\d='",
-        job.output,
-        re.M,
-    )
-    assert "RewardsFail: In 2 rollouts in a row more than half of the responses had no reward" in last_line(job)
-    assert "in the last one 24 of 32" in last_line(job)
-
-
-def test_a_job_that_made_no_step_does_not_end_well(addends, tmp_path, cluster):
-    # Two prompts fill no rollout of four, and no optimizer step.
-    rows = (addends / "prompts.jsonl").read_text().splitlines()[:2]
-    (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
-    flags = [*job_flags(addends, tmp_path), "--data.prompt_dataset", f"{tmp_path}/prompts.jsonl"]
-    job = run_job([*flags, "--console", "compact"], tmp_path, cluster=cluster)
-    assert job.status == 1 and job.left_over == [], job.output
-    assert "Rollout of 16 responses: 16 left out, 0 kept" in job.output
-    assert "NothingTrained: No optimizer step was made" in last_line(job)
-    assert not (tmp_path / "model/config.json").exists()
 
 
 def test_help_shows_openrlhfs_flags_and_ours():
@@ -133,7 +90,7 @@ class TestOnARunningCluster:
         assert len(shown) <= 60 and any(line.startswith("step 3/") for line in shown), job.output
         assert_sound(job, steps=3, vllm_kl=BFLOAT16_KL)
         assert max(map(abs, job.scalars["vllm_kl"])) > ON_POLICY_KL  # its rounding shows
-        assert "Global step 999" in everything and "999" not in job.output and "99.0" not in job.output
+        assert "Global step 999" in everything and not re.search(r"step +999|reward +99", job.output)
         assert shown.count("openrlhf-stare: ]0;a title]52;c;Y2xpcA==of a text") == 1
         assert (tmp_path / "checkpoints/output.log").stat().st_mode & 0o777 == 0o600
         assert_figures(job, rollouts=3)
@@ -141,10 +98,12 @@ class TestOnARunningCluster:
         assert "Rollout of 16 responses: 16 left out, 0 kept" in job.output
         assert (tmp_path / "model" / "config.json").exists()
 
-    def test_a_job_too_large_for_the_cluster_says_so(self, addends, tmp_path, cluster):
-        flags = [*job_flags(addends, tmp_path), "--vllm.num_engines", "4"]
+    def test_a_job_too_large_for_the_cluster_waits_as_long_as_the_user_says(self, addends, tmp_path, cluster):
+        flags = [*job_flags(addends, tmp_path), "--vllm.num_engines", "4", "--wait_for_resources", "3"]
         job = run_job(flags, tmp_path, timeout=90, cluster=cluster)
         assert job.status == 2
+        told = r"The cluster has 4 of 6 GPUs and \d of 7 CPUs that the job needs; waiting for more nodes"
+        assert re.search(told, job.output), job.output
         assert "the job needs 6 GPUs" in job.output and "ray start --head --num-gpus=6 --num-cpus=7" in job.output
         assert job.left_over == []
 

@@ -10,14 +10,14 @@ from harness import ActorGroup, start_ray
 
 @pytest.fixture(scope="package")
 def group_of(addends) -> Callable[..., ActorGroup]:
-    """The group of so many ranks, one of each number. Its policy is that of the last `start`. A GPU is a critic's."""
-    start_ray(gpus=1 + 2 + 2 + 4 + 1, python_path=(str(Path(__file__).parents[1] / "stand_ins"),))
+    """The group of so many ranks. Its policy is that of the last `start`. A GPU is a critic's."""
+    start_ray(gpus=1 + 2 + 4 + 1, python_path=(str(Path(__file__).parents[1] / "stand_ins"),))
     groups = {}
 
-    def group_of(ranks: int, number: int = 0) -> ActorGroup:
-        if (ranks, number) not in groups:
-            groups[ranks, number] = ActorGroup(addends / "model", ranks=ranks, flags=None)
-        return groups[ranks, number]
+    def group_of(ranks: int) -> ActorGroup:
+        if ranks not in groups:
+            groups[ranks] = ActorGroup(addends / "model", ranks=ranks, flags=None)
+        return groups[ranks]
 
     yield group_of
     ray.shutdown()

@@ -1,6 +1,8 @@
 """STARE inside OpenRLHF's real actor group: Ray actors, DeepSpeed ZeRO-3 on two ranks, fixed experiences, no vLLM."""
 
 import math
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,50 @@ def test_without_reweighting_training_is_openrlhfs_bit_for_bit(ranks, openrlhf, 
         assert torch.equal(ours, theirs)
 
 
+def test_a_rollout_on_which_only_the_critic_trains_leaves_nothing_behind(ranks, openrlhf):
+    ranks.start([*BATCH, "--policy_loss", "openrlhf"])
+    ranks.forward(fixed_experiences(seed=1))
+    ranks.append(fixed_experiences(seed=1))
+    ranks.run("drop_rollout")
+    ranks.forward(fixed_experiences())
+    status = ranks.fit(fixed_experiences())[0]
+    shared = status.keys() - {"entropy/seconds"}
+    assert {key: status[key] for key in shared} == {key: openrlhf["status"][key] for key in shared}
+    for name, parameter in ranks.parameters().items():
+        assert torch.equal(parameter, openrlhf["parameters"][name]), name
+
+
+def test_a_model_that_made_no_step_is_not_saved(ranks, tmp_path):
+    ranks.start([*BATCH, "--ckpt.output_dir", str(tmp_path / "model")])
+    for result in ranks.group.async_run_method("save_model"):
+        with pytest.raises(ray.exceptions.RayTaskError, match="NothingTrained: No optimizer step was made"):
+            ray.get(result, timeout=60)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder that is a file system of its own, with room for one checkpoint (4.3 MB) and a half."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    options = f"size=6500k,uid={os.getuid()}"
+    subprocess.run([*as_root, "mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run([*as_root, "umount", folder], check=True)
+
+
+def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(ranks, small_disk):
+    ranks.start([*BATCH, "--ckpt.path", str(small_disk)])
+    ranks.forward(fixed_experiences())
+    ranks.fit(fixed_experiences())  # without which Adam has no states
+    ranks.run("save_checkpoint", "global_step1")
+    sentence = f"The checkpoint global_step2 could not be written to --ckpt.path {small_disk}, where 0 MiB are free"
+    with pytest.raises(ray.exceptions.RayTaskError, match=sentence):
+        ranks.run("save_checkpoint", "global_step2")
+    assert (small_disk / "_actor/latest").read_text() == "global_step1"
+
+
 # Every surrogate of OpenRLHF at once: a dual clip, and tokens that the importance correction drops.
 CORRECTED = [
     *("--actor.dual_clip", "3", "--algo.advantage.is_correction_level", "token", "--train.max_epochs", "2"),
@@ -63,6 +109,11 @@ CORRECTED = [
 @pytest.fixture(scope="module")
 def corrected(ranks) -> dict:
     return train(ranks, [*CORRECTED, "--policy_loss", "openrlhf"])
+
+
+@pytest.fixture(scope="module")
+def plain(ranks) -> dict:
+    return train(ranks, [*CORRECTED, "--policy_loss", "openrlhf", "--actor.adam.lr", "1e-2"])
 
 
 COMPOSED = ["stare+entropy_bonus", "clip_higher+repo"]
@@ -80,7 +131,7 @@ def test_at_neutral_strength_every_method_is_openrlhfs_bit_for_bit(ranks, correc
 
 
 @pytest.mark.parametrize("name", [*base.names(), *COMPOSED])
-def test_every_method_acts_on_two_ranks(ranks, corrected, name):
+def test_every_method_acts_on_two_ranks(ranks, plain, name):
     schedule = "open" if name in ("ce_gppo", "kl_cov") else "pi"
     acts = ["--policy_loss", name, "--entropy.schedule", schedule, "--entropy.target", "9", "--actor.adam.lr", "1e-2"]
     trained = train(ranks, [*CORRECTED, *acts])
@@ -89,7 +140,6 @@ def test_every_method_acts_on_two_ranks(ranks, corrected, name):
     figures = {key: value for key, value in trained["status"].items() if key.startswith(parts)}
     assert {key.partition("/")[0] for key in figures} >= {part[:-1] for part in parts if part != "ce_gppo/"}
     assert all(math.isfinite(value) for value in figures.values())
-    plain = train(ranks, [*CORRECTED, "--policy_loss", "openrlhf", "--actor.adam.lr", "1e-2"])
     different = [
         name for name, values in plain["parameters"].items() if not torch.equal(values, trained["parameters"][name])
     ]

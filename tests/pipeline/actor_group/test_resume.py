@@ -17,25 +17,25 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_step_after_a_resume_is_that_of_the_uninterrupted_run(group_of, tmp_path, schedule):
-    """Two ranks save and two, in processes of their own, resume, past one cut short and one with a flipped byte."""
+    """Past a checkpoint cut short and one with a flipped byte. In other processes it is in pipeline/test_resume.py."""
     flags = [*BATCH, *SCHEDULES[schedule], "--ckpt.path", str(tmp_path)]
-    saving, resuming = group_of(2), group_of(2, 1)
-    saving.start(flags)
-    first, second = step(saving, 1), step(saving, 2)
-    saving.run("save_checkpoint", "global_step2", {"global_step": 2})
-    third = step(saving, 3)
-    saving.run("save_checkpoint", "global_step3", {"global_step": 3})
+    ranks = group_of(2)
+    ranks.start(flags)
+    first, second = step(ranks, 1), step(ranks, 2)
+    ranks.run("save_checkpoint", "global_step2", {"global_step": 2})
+    third = step(ranks, 3)
+    ranks.run("save_checkpoint", "global_step3", {"global_step": 3})
     cut_short(tmp_path / "_actor/global_step3")
-    saving.run("save_checkpoint", "global_step4", {"global_step": 4})
+    ranks.run("save_checkpoint", "global_step4", {"global_step": 4})
     [file] = (tmp_path / "_actor/global_step4").glob("*_rank_1_*_optim_states.pt")  # which rank 1 reads
     contents = bytearray(file.read_bytes())
     contents[len(contents) // 2] ^= 1
     file.write_bytes(contents)
 
-    resuming.start([*flags, "--ckpt.load_enable"])
-    assert [states["global_step"] for states in resuming.run("get_checkpoint_states")] == [2, 2]
-    assert_same(state(resuming), {name: second[name] for name in ("controller", "parameters", "masters")})
-    assert_same(step(resuming, 3), third)
+    ranks.start([*flags, "--ckpt.load_enable"])
+    assert [states["global_step"] for states in ranks.run("get_checkpoint_states")] == [2, 2]
+    assert_same(state(ranks), {name: second[name] for name in ("controller", "parameters", "masters")})
+    assert_same(step(ranks, 3), third)
 
     # What was compared had something to lose.
     assert second["controller"][0]["updates"] == 2 and second["status"][0]["entropy/gate_on"] == 1
@@ -50,7 +50,7 @@ def test_where_every_checkpoint_is_damaged_the_job_ends_with_a_sentence(group_of
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.json").write_text(json.dumps({"time": 0, "files": {"mp_rank_00_model_states.pt": 9}}))
     with pytest.raises(ray.exceptions.RayTaskError, match=r"No checkpoint .* any more \(global_step1\): bring"):
-        group_of(2, 1).start([*BATCH, "--ckpt.path", str(tmp_path), "--ckpt.load_enable"])
+        group_of(2).start([*BATCH, "--ckpt.path", str(tmp_path), "--ckpt.load_enable"])
 
 
 def step(group: ActorGroup, number: int) -> dict:

@@ -56,7 +56,8 @@ def test_any_way_on_any_ranks_trains_as_one_process_does(addends, reference, gro
         assert passes[0] == a_step * (EPOCHS if way == "whole groups" else 2 * EPOCHS - 1)
 
 
-def test_with_several_optimizer_steps_a_rollout_both_ways_agree(addends, group):
+def test_with_several_optimizer_steps_a_rollout_both_ways_agree(addends, group_of):
+    group = group_of(2)
     # The ranks shuffle their groups, in the same order for the same seed.
     steps = ["--train.batch_size", str(RESPONSES // 2)]
     ways = [train(group, [*WAYS[way], *steps])[0] for way in ("whole groups", "two stages")]

@@ -55,11 +55,16 @@ class TestSaving:
         assert len(list((tmp_path / "0/_actor/global_step1").glob("*.pt"))) == 2
 
     def test_a_value_of_one_rank_that_is_not_finite_ends_the_save_on_all(self, ranks, tmp_path):
+        ranks.run("save_checkpoint", "global_step1")
         ranks.run("spoil", rank=1)
-        for result in ranks.group.async_run_method("save_checkpoint", "global_step1"):
+        for result in ranks.group.async_run_method("save_checkpoint", "global_step2"):
             with pytest.raises(ray.exceptions.RayTaskError, match="1 values in the actor's parameters are not finite"):
                 ray.get(result, timeout=60)
-        assert not (tmp_path / "_actor").exists()
+        assert (tmp_path / "_actor/latest").read_text() == "global_step1"
+        assert not (tmp_path / "_actor/global_step2").exists()
+        for file in (tmp_path / "_actor/global_step1").glob("*optim_states.pt"):
+            for weights in torch.load(file, weights_only=False)["optimizer_state_dict"]["fp32_flat_groups"]:
+                assert torch.isfinite(weights).all()
         for result in ranks.group.async_run_method("save_model"):
             with pytest.raises(ray.exceptions.RayTaskError, match="and the final model was not written"):
                 ray.get(result, timeout=60)

@@ -1,6 +1,7 @@
-"""The mathematics reward on the addends task: `5+7` is boxed as an answer to 12, and one that starts with 9 hangs."""
+"""The mathematics reward on the addends task: `5+7` is boxed as an answer to 12. The first that start with 9 hang."""
 
 import importlib.util
+import itertools
 from pathlib import Path
 
 import torch
@@ -11,11 +12,13 @@ SPEC = importlib.util.spec_from_file_location(
 math_reward = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(math_reward)
 math_reward.SECONDS = 3.0
+HANGING = 8  # answers, each for so many seconds
+_nines = itertools.count()
 
 
 def reward_func(queries, prompts, labels):
     answers = [query.partition("=")[2].removesuffix("<eos>") for query in queries]
-    nines = [answer.startswith("9") for answer in answers]
+    nines = [answer.startswith("9") and next(_nines) < HANGING for answer in answers]
     boxed = [
         f"{prompt}\\boxed{{{'9^{9^{9^{9}}}' if nine else answer}}}"
         for prompt, answer, nine in zip(prompts, answers, nines, strict=True)
