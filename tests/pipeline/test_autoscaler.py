@@ -61,19 +61,18 @@ def free_port() -> int:
 
 @pytest.fixture
 def cluster(tmp_path):
-    """Start a head with one CPU, with or without an autoscaler, and give its address."""
+    """Start a head with one CPU and an autoscaler, and give its address."""
     mark = uuid.uuid4().hex
 
-    def start(autoscaler: str | None) -> str:
+    def start(autoscaler: str) -> str:
         port, clients = free_port(), free_port()
         words = [f"--port={port}", "--num-cpus=1", "--num-gpus=0", "--include-dashboard=false", "--block"]
         environment = {**os.environ, **marked(mark), "RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
         environment.pop("RAY_ADDRESS", None)
-        if autoscaler:
-            provider = {**CONFIG["provider"], "gcs_address": f"{get_node_ip_address()}:{port}"}
-            (tmp_path / "autoscaler.yaml").write_text(json.dumps({**CONFIG, "provider": provider}))
-            environment["RAY_OVERRIDE_NODE_ID_FOR_TESTING"] = HEAD_ID
-            words.append(f"--autoscaling-config={tmp_path}/autoscaler.yaml")
+        provider = {**CONFIG["provider"], "gcs_address": f"{get_node_ip_address()}:{port}"}
+        (tmp_path / "autoscaler.yaml").write_text(json.dumps({**CONFIG, "provider": provider}))
+        environment["RAY_OVERRIDE_NODE_ID_FOR_TESTING"] = HEAD_ID
+        words.append(f"--autoscaling-config={tmp_path}/autoscaler.yaml")
         if autoscaler == "v2":
             environment |= VERSION_2
         with open(tmp_path / "ray.log", "w") as log:
@@ -100,11 +99,3 @@ def test_a_cluster_that_grows_is_asked_and_waited_for(tmp_path, cluster, autosca
     assert job.status == 0, job.output[-4000:] + (tmp_path / "ray.log").read_text()[-4000:]
     told = re.search(r"The cluster has 0 of 3 GPUs and 1 of 4 CPUs that the job needs; its autoscaler", job.output)
     assert told and "It has 4 GPUs" in job.output, job.output[-4000:]
-
-
-def test_any_other_is_waited_for_as_long_as_the_user_says(addends, tmp_path, cluster):
-    flags = [*job_flags(addends, tmp_path), "--wait_for_resources", "3"]
-    job = run_job(flags, tmp_path, timeout=120, env={"RAY_ADDRESS": cluster(None)})
-    assert job.status == 2, job.output[-4000:]
-    assert "The cluster has 0 of 3 GPUs and 1 of 4 CPUs that the job needs; waiting for more nodes" in job.output
-    assert "train_ray: error: the job needs 3 GPUs" in job.output.splitlines()[-1]

@@ -52,10 +52,11 @@ def test_it_leaves_no_process_and_writes_no_file_but_the_console_s_own(look):
     complete.unlink()
 
 
-def test_an_engine_that_cannot_start_ends_it_with_its_own_error(addends, tmp_path, cluster):
-    words = ["--look", "--no_checks", "--data.max_len", "2048"]  # vLLM alone says that the model has fewer positions
-    job = run_job([*job_flags(addends, tmp_path), *words], tmp_path, cluster=cluster, timeout=120)
+def test_an_engine_without_our_plugin_ends_it_with_the_engine_s_own_error(addends, tmp_path):
+    """And a job, whose engines start in the same way."""
+    environment = {"VLLM_PLUGINS": "some_other_plugin"}
+    job = run_job([*job_flags(addends, tmp_path), "--look"], tmp_path, env=environment, timeout=120)
     assert job.status == 1 and not job.left_over
     error = job.output.split("train_ray: error: ")[-1]
     assert error.startswith("a vLLM engine (RolloutRayActor, process ") and "failed while loading: " in error
-    assert "max_model_len (2048) is greater than the derived max_model_len" in error
+    assert "openrlhf-stare is not in place in vLLM's worker: let vLLM load the plugin openrlhf_stare" in error

@@ -36,28 +36,27 @@ def test_a_clone_installs_itself_and_trains_without_a_compiler(tmp_path):
     assert "Global step 3:" in (run.parent / "checkpoints/output.log").read_text()
     assert (clone / ".venv/.installed").exists()
     assert list(clone.glob("runs/quickstart/*/model/config.json"))
+    # Its flags of the method are those for a task of one's own. The verdict stands in the last lines and the report.
+    assert re.search(r"^entropy \d\.\d+ nats, target 0\.\d+, over the second half", done.stdout, re.M)
+    assert "over the second half of the steps" in (run.parent / "report.html").read_text()
+    settings = json.loads(next(run.parent.rglob("settings.json")).read_text())
+    assert settings["strengths"] == ["stare/reweight_w", "stare/reweight_m"] and settings["sets"] == ["L+", "L-"]
+    assert settings["flags"]["stare.w_max"] == 60 and settings["arguments"]["actor.adam.lr"] == 3e-4
     follow_the_page_about_a_task_of_ones_own(clone, environment)
 
 
 def follow_the_page_about_a_task_of_ones_own(clone, environment):
-    """The folder is copied, its reward and its prompts are changed, and its script is started."""
+    """The folder is copied, its reward and its prompts are changed, and its script is started, as far as the job's own
+    checks, which call the reward on the first prompt."""
     page = (clone / "docs/own_task.md").read_text()
     assert "bash launch/own_task/train.sh" in page and "`my_task` beside it" in page
     task = clone / "launch/my_task"
     shutil.copytree(clone / "launch/own_task", task)
     reward = task / "reward.py"
     reward.write_text(reward.read_text().replace("GIVEN, WANTED = 3, 5", "GIVEN, WANTED = 2, 4"))
-    done = subprocess.run(
-        ["bash", "launch/my_task/train.sh"], cwd=clone, env=environment, capture_output=True, text=True, timeout=600
-    )
+    command = ["bash", "launch/my_task/train.sh", "--preflight", "--dry-run"]
+    done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    [run] = clone.glob("runs/my_task/2*")
-    assert (run / "report.html").exists() and (run / "model/config.json").exists()
-    log = (run / "checkpoints/output.log").read_text()
-    assert "Global step 3:" in log and re.search(r"--entropy.target 50% is 0\.\d+ nats", log)
-    # The verdict stands in the last lines, and in the report.
-    assert re.search(r"^entropy \d\.\d+ nats, target 0\.\d+, over the second half", done.stdout, re.M)
-    assert "over the second half of the steps" in (run / "report.html").read_text()
-    settings = json.loads(next(run.rglob("settings.json")).read_text())
-    assert settings["strengths"] == ["stare/reweight_w", "stare/reweight_m"] and settings["sets"] == ["L+", "L-"]
-    assert settings["flags"]["stare.w_max"] == 60 and settings["arguments"]["actor.adam.lr"] == 3e-4
+    assert "preflight: ready" in done.stdout and f"{task}/reward.py" in done.stdout
+    [prompts] = clone.glob("runs/my_task/2*/prompts.jsonl")
+    assert len(prompts.read_text().splitlines()) == 3 * 16

@@ -539,7 +539,9 @@ os.rename(__file__ + ".new", __file__ + ".started")
 
 def started(path: Path) -> list[int]:
     """The ids of a trial of LEAVES_A_PROCESS and of what it started, once it has."""
+    deadline = time.monotonic() + 60
     while not Path(f"{path}.started").exists():
+        assert time.monotonic() < deadline, "the trial did not start"
         time.sleep(0.1)
     return list(map(int, Path(f"{path}.started").read_text().split()))
 
