@@ -26,7 +26,7 @@ flags=(
 
     # CHANGE: the longest prompt plus the longest response, and the longest response alone, in tokens.
     --data.max_len 32 --rollout.max_new_tokens 8
-    # OpenRLHF's default, 1, keeps the engine from what the policy learns about its first token.
+    # OpenRLHF's default, 1, forbids the end token in the first place, and the policy is never told.
     --rollout.min_new_tokens 0
     # CHANGE: 3e-4 suits a model of some 100,000 parameters; 1e-6, OpenRLHF's default, teaches it nothing and suits 7B.
     --actor.adam.lr 3e-4 --actor.lr_scheduler constant --actor.lr_warmup_ratio 0

@@ -44,10 +44,11 @@ def scored_by_the_others(responses: list[dict]) -> list[dict]:
     scores = [only_number(response.get("scores")) for response in responses]
     rewards = [only_number(response.get("reward")) for response in responses]
     valid = [reward is not None and math.isfinite(reward) for reward in rewards]
-    of_valid = [float(score) for score, is_valid in zip(scores, valid, strict=True) if is_valid and score is not None]
-    if all(valid) or not of_valid:
+    known = [float(score) for score, is_valid in zip(scores, valid, strict=True) if is_valid and score is not None]
+    known = [score for score in known if math.isfinite(score)]
+    if all(valid) or not known:
         return responses
-    mean = fmean(of_valid)
+    mean = fmean(known)
     return [
         response if is_valid else {**response, "scores": mean}
         for response, is_valid in zip(responses, valid, strict=True)
