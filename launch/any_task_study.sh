@@ -26,11 +26,12 @@ source launch/addends/job.sh
 
 arms=({addends,reversal,own_task,routes,sorting}-{stare,grpo})
 arms_of_the_user
-steps=${STEPS:-200} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-2}
+usual_steps=200
+steps=${STEPS:-$usual_steps} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-2}
 positive STEPS "$steps"
 positive JOBS "$jobs"
 home=$PWD/runs/any_task_study
-results_of any_task 200
+results_of any_task
 entering=(--evaluate)
 [[ ${1:-} != *-cost ]] || results=docs/results/any_task.jsonl # of a few steps, for their time
 mkdir -p "$home"

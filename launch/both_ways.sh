@@ -38,7 +38,7 @@ fi
 
 (($# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
 arm=$1 seed=$2
-[[ " ${arms[*]} " == *" $arm "* ]] || { say "$arm is not one of ${arms[*]}" >&2; exit 2; }
+check_arms "$arm"
 case $arm in
     rising-* | easy-*) task=addends ;;
     falling-* | bonus-*) task=routes ;;

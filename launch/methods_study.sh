@@ -15,7 +15,8 @@ source launch/addends/job.sh
 published=(stare kl_cov clip_cov high_entropy entropy_bonus sign_weights ce_gppo)
 controlled=(stare_pi kl_cov_pi clip_cov_pi high_entropy_pi entropy_bonus_pi sign_weights_pi)
 arms=(${ARMS:-grpo "${published[@]}" "${controlled[@]}"})
-steps=${STEPS:-400} again_steps=${AGAIN_STEPS:-200} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1}
+usual_steps=400
+steps=${STEPS:-$usual_steps} again_steps=${AGAIN_STEPS:-200} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1}
 positive STEPS "$steps"
 positive AGAIN_STEPS "$again_steps"
 positive JOBS "$jobs"
@@ -39,11 +40,10 @@ if ((stage == 1)); then
     run=$first target=0.4
     addends_job "$inputs/model" "$inputs/prompts.jsonl" "$run"
 else
+    ((steps == usual_steps)) || after=$steps
     run=$home/again/$arm-seed$seed target=0.15 steps=$again_steps
     addends_job "$first/model" "$inputs/prompts-again.jsonl" "$run"
     job+=(--reward.remote_url "$PWD/launch/second_stage/smallest.py")
-    first_steps=${STEPS:-400}
-    ((first_steps == 400)) || after=$first_steps
 fi
 job+=(--train.seed "$seed" --entropy.record_tokens 4 --train.batch_size 64 --train.micro_batch_size 32)
 case $arm in

@@ -45,7 +45,8 @@ source launch/python.sh
 
 arms=({sentences,again,countdown,chain_sum}-{grpo,stare50,stare20,bonus,anneal,bonus_pi})
 (($# > 0)) || some_arms_of_the_user # a run alone is checked against all
-steps=${STEPS:-40} again_steps=${AGAIN_STEPS:-20} seeds=${SEEDS:-0 1} jobs=1
+usual_steps=40
+steps=${STEPS:-$usual_steps} again_steps=${AGAIN_STEPS:-20} seeds=${SEEDS:-0 1} jobs=1
 positive STEPS "$steps"
 positive AGAIN_STEPS "$again_steps"
 (($# == 0 || $# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
@@ -79,7 +80,7 @@ if (($# == 0)); then
 fi
 
 arm=$1 seed=$2
-[[ " ${arms[*]} " == *" $arm "* ]] || { say "$arm is not one of ${arms[*]}" >&2; exit 2; }
+check_arms "$arm"
 task=${arm%%-*} method=${arm#*-}
 run=$home/$arm-seed$seed prompts=$home/prompts-$task-seed$seed
 mkdir -p "$home"
@@ -89,7 +90,7 @@ model=$untrained prompts_seed=$seed
 look_at "${task/#again/sentences}"
 case $task in
     again) # 200 more than the seed of stage 1, so that no pair of words comes again by its seed
-        ((steps == 40)) || after=$steps
+        ((steps == usual_steps)) || after=$steps
         model=$first/model reward=$PWD/launch/sentences/reversed.py steps=$again_steps prompts_seed=$((seed + 200))
         ;;
     countdown) model=$warmed_up ;;

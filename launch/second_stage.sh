@@ -29,14 +29,15 @@ source launch/addends/job.sh
 
 arms=({smallest,closest}-{grpo-grpo,stare-grpo,grpo-stare,stare-stare,bonus-grpo}) # rule, stage 1, stage 2
 (($# > 0)) || some_arms_of_the_user # a run alone is checked against all
-first_steps=${FIRST_STEPS:-400} steps=${STEPS:-200} seeds=${SEEDS:-3 4 5} jobs=${JOBS:-1}
+usual_first_steps=400 usual_steps=200
+first_steps=${FIRST_STEPS:-$usual_first_steps} steps=${STEPS:-$usual_steps} seeds=${SEEDS:-3 4 5} jobs=${JOBS:-1}
 positive FIRST_STEPS "$first_steps"
 positive STEPS "$steps"
 positive JOBS "$jobs"
 first_home=$PWD/runs/entropy_study
 home=$PWD/runs/second_stage
-results_of second_stage 200
-((first_steps == 400)) || after=$first_steps
+results_of second_stage
+((first_steps == usual_first_steps)) || after=$first_steps
 mkdir -p "$home"
 
 if (($# == 0)); then
@@ -48,14 +49,13 @@ fi
 (($# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
 arm=$1 seed=$2
 IFS=- read -r rule before after <<<"$arm"
-[[ " ${arms[*]} " == *" $arm "* ]] || { say "$arm is not one of ${arms[*]}" >&2; exit 2; }
+check_arms "$arm"
 reward=$PWD/launch/second_stage/$rule.py
 [[ -f $reward ]] || { say "$arm has no rule in launch/second_stage, such as smallest or closest" >&2; exit 2; }
 case $before in
     grpo) first=grpo ;;
     stare) first=pi ;;
     bonus) first=bonus_$(chosen_bonus) ;;
-    *) say "stage 1 of $arm is not one of grpo, stare and bonus" >&2; exit 2 ;;
 esac
 run=$home/$arm-seed$seed inputs=$home/inputs-seed$seed
 entering=(--after "$first_home/$first-seed$seed")
@@ -65,7 +65,6 @@ job+=(--train.seed "$seed" --reward.remote_url "$reward" --entropy.record_tokens
 case $after in
     grpo) job+=(--policy_loss openrlhf) ;;
     stare) pi_job 0.15 ;;
-    *) say "stage 2 of $arm is neither grpo nor stare" >&2; exit 2 ;;
 esac
 
 begin_run

@@ -34,11 +34,12 @@ source launch/addends/job.sh
 rules=(any smallest closest largest even)
 arms=(grpo bonus stare stare+entropy_bonus)
 (($# > 0)) || some_arms_of_the_user # a run alone is checked against all
-steps=${STEPS:-120} seeds=${SEEDS:-6 7 8} jobs=${JOBS:-2}
+usual_steps=120
+steps=${STEPS:-$usual_steps} seeds=${SEEDS:-6 7 8} jobs=${JOBS:-2}
 positive STEPS "$steps"
 positive JOBS "$jobs"
 home=$PWD/runs/sequence_study
-results_of sequence 120
+results_of sequence
 file=$results results="" # of the last stage alone
 mkdir -p "$home"
 

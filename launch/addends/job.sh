@@ -21,13 +21,18 @@ positive() {
 # arms_of_the_user: sets `arms` to the words of ARMS, if it has any.
 arms_of_the_user() { [[ -z ${ARMS:-} ]] || read -ra arms <<<"${ARMS//$'\n'/ }"; }
 
-# some_arms_of_the_user: the same for a study that has no others than `arms`.
-some_arms_of_the_user() {
-    local all=("${arms[@]}") arm
-    arms_of_the_user
-    for arm in "${arms[@]}"; do
-        [[ " ${all[*]} " == *" $arm "* ]] || { say "$arm is not one of ${all[*]}" >&2; exit 2; }
+# check_arms ARMS: ends the script unless each is one of `arms`, for a study that has no others.
+check_arms() {
+    local arm
+    for arm in "$@"; do
+        [[ " ${arms[*]} " == *" $arm "* ]] || { say "$arm is not one of ${arms[*]}" >&2; exit 2; }
     done
+}
+
+# some_arms_of_the_user: sets `arms` to those in ARMS, if it has any, for such a study.
+some_arms_of_the_user() {
+    check_arms ${ARMS:-}
+    arms_of_the_user
 }
 
 # check_seeds: ends the script unless the words of `seeds` are numbers, and so few that means over them get intervals.
@@ -40,12 +45,12 @@ check_seeds() {
     ((count <= 6)) || { say "SEEDS=$seeds: give six at most" >&2; exit 2; }
 }
 
-# results_of NAME STEPS: sets `results`, the study's file of results. Its runs have STEPS and are computed in float32; those
+# results_of NAME: sets `results`, the study's file of results. Its runs have `usual_steps` and are computed in float32; those
 # of other `steps` or in another type have a file of their own.
 results_of() {
     export OPENRLHF_STARE_CPU_DTYPE=${OPENRLHF_STARE_CPU_DTYPE:-float32}
     results=docs/results/$1
-    ((steps == $2)) || results+=_$steps
+    ((steps == usual_steps)) || results+=_$steps
     [[ $OPENRLHF_STARE_CPU_DTYPE == float32 ]] || results+=_$OPENRLHF_STARE_CPU_DTYPE
     results+=.jsonl
 }

@@ -178,9 +178,14 @@ def _tokenizer(name: str) -> Any:
     return tokenizer
 
 
+def _of_the_text(config: Any) -> Any:
+    """The part of a model that sees more than text which is about its text."""
+    return getattr(config, "text_config", None) or config
+
+
 def _head_size(config: Any) -> int | None:
     """Of the attention; None where the configuration does not say it."""
-    config = getattr(config, "text_config", None) or config
+    config = _of_the_text(config)
     size, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
     return getattr(config, "head_dim", None) or (size // heads if size and heads else None)
 
@@ -193,14 +198,14 @@ def runs_on(config: Any) -> str:
     """
     if config.model_type in ("qwen2_vl", "qwen2_5_vl"):
         return f"a {config.model_type}, whose attention would not keep packed responses apart"
-    layers = getattr(getattr(config, "text_config", None) or config, "layer_types", None) or ()
+    layers = getattr(_of_the_text(config), "layer_types", None) or ()
     others = sorted({layer for layer in layers if not layer.endswith("attention") or layer == "linear_attention"})
     return f"whose {others[0]} layers would run on from one packed response into the next" if others else ""
 
 
 def _experts(config: Any) -> int:
     """How many a layer chooses from; 0 or 1 for a dense model."""
-    config = getattr(config, "text_config", None) or config
+    config = _of_the_text(config)
     names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     return max(getattr(config, name, None) or 0 for name in names)
 
