@@ -40,7 +40,7 @@ if ((stage == 1)); then
     run=$first target=0.4
     addends_job "$inputs/model" "$inputs/prompts.jsonl" "$run"
 else
-    ((steps == usual_steps)) || after=$steps
+    ((steps == usual_steps)) || model_steps=$steps
     run=$home/again/$arm-seed$seed target=0.15 steps=$again_steps
     addends_job "$first/model" "$inputs/prompts-again.jsonl" "$run"
     job+=(--reward.remote_url "$PWD/launch/second_stage/smallest.py")

@@ -90,7 +90,7 @@ model=$untrained prompts_seed=$seed
 look_at "${task/#again/sentences}"
 case $task in
     again) # 200 more than the seed of stage 1, so that no pair of words comes again by its seed
-        ((steps == usual_steps)) || after=$steps
+        ((steps == usual_steps)) || model_steps=$steps
         model=$first/model reward=$PWD/launch/sentences/reversed.py steps=$again_steps prompts_seed=$((seed + 200))
         ;;
     countdown) model=$warmed_up ;;

@@ -37,7 +37,7 @@ positive JOBS "$jobs"
 first_home=$PWD/runs/entropy_study
 home=$PWD/runs/second_stage
 results_of second_stage
-((first_steps == usual_first_steps)) || after=$first_steps
+((first_steps == usual_first_steps)) || model_steps=$first_steps
 mkdir -p "$home"
 
 if (($# == 0)); then

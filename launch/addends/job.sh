@@ -9,7 +9,7 @@ script=${0##*/}
 script=${script%.sh}
 python=$PWD/.venv/bin/python
 prompts_per_step=16
-after="" # see begin_run
+model_steps="" # see begin_run
 
 say() { printf '%s: %s\n' "$script" "$*"; }
 
@@ -99,10 +99,10 @@ train_all() {
 
 # begin_run: ends the script if this run is complete and its flags are the same still, or if `results`, the study's file of
 # results where it has one, has a line of it. Otherwise starts it anew, unless `job` resumes and an interrupted run had
-# the same flags. `after` are the steps of the stage whose model it starts from, where they are not the study's.
+# the same flags. `model_steps` are those of the stage whose model it starts from, where they are not the study's.
 begin_run() {
     local begun="" status=3
-    recipe=$(printf '%s\n' "$steps steps" "${job[@]}" ${after:+--after "$after steps"})
+    recipe=$(printf '%s\n' "$steps steps" "${job[@]}" ${model_steps:+--after "$model_steps steps"})
     if [[ -n ${results:-} ]]; then
         status=0
         "$python" launch/study/results.py done "$results" <<<"$recipe" || status=$?

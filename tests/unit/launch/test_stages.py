@@ -4,6 +4,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -152,9 +153,37 @@ def test_a_second_stage_after_a_first_of_other_steps_is_another_run(tmp_path):
     for after in ("", "20"):
         run = tmp_path / f"run{after}"
         settings = {"arm": "a", "seed": "0", "steps": "3", "run": str(run), "results": ""}
-        assert shell(f"job=(--flag value) after={after}; begin_run", **settings).returncode == 0
+        assert shell(f"job=(--flag value) model_steps={after}; begin_run", **settings).returncode == 0
         recipes.add(results.recipe_hash((run / "begun").read_text()))
     assert len(recipes) == 2 and results.recipe_hash("3 steps\n--flag\nvalue\n") in recipes
+
+
+@pytest.mark.parametrize(
+    "script, arm, seed, run",
+    [
+        ("any_task_study", "addends-stare", 0, "any_task_study/addends-stare-seed0"),
+        ("second_stage", "smallest-stare-grpo", 3, "second_stage/smallest-stare-grpo-seed3"),
+        ("sequence_study", "grpo", 6, "sequence_study/even-grpo-seed6"),
+        ("pretrained_study", "chain_sum-stare20", 1, "pretrained_study/float32/chain_sum-stare20-seed1"),
+        ("pretrained_study", "again-grpo", 0, "pretrained_study/float32/again-grpo-seed0"),
+    ],
+)
+def test_a_run_whose_line_is_in_the_repository_is_done(tmp_path, script, arm, seed, run):
+    """On any machine: in a copy without runs. Where it is not known, it is held here, so that nothing is trained."""
+    shutil.copytree(LAUNCH, tmp_path / "launch")
+    shutil.copytree(LAUNCH.parent / "docs/results", tmp_path / "docs/results")
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / ".venv/bin/python").chmod(0o755)
+    lock = tmp_path / "runs" / f"{run}.lock"
+    lock.parent.mkdir(parents=True)
+    ours = ("STEPS", "AGAIN_STEPS", "FIRST_STEPS", "OPENRLHF_STARE_CPU_DTYPE")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    command = ["bash", tmp_path / f"launch/{script}.sh", arm, str(seed)]
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0 and ": is in docs/results/" in done.stdout, done
 
 
 # The results
