@@ -14,6 +14,7 @@ import inspect
 import os
 import pkgutil
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -40,10 +41,16 @@ FLAGS = """--actor.num_nodes 1 --vllm.num_engines 1 --reward.remote_url none.py 
 --advantage_estimator group_norm --rollout.n_samples_per_prompt 4 --rollout.micro_batch_size 1
 --ds.zero_stage 3 --ds.param_dtype bf16 --actor.lr_scheduler constant --actor.lr_warmup_ratio 0
 --actor.adam.lr 1e-3 --data.max_len 32 --ckpt.max_num 3""".split()
+RANKS_WAIT = timedelta(minutes=3)
 
 
 class ReadableActor(StarePolicyActor):
     """The policy actor with doors to read what it holds."""
+
+    def _setup_distributed(self, strategy) -> None:
+        """With ranks that give each other up sooner than OpenRLHF's, which wait for an hour."""
+        self.strategy = strategy
+        strategy.setup_distributed(timeout=RANKS_WAIT)
 
     def init_model_from_pretrained(self, strategy, *args) -> None:
         super().init_model_from_pretrained(strategy, *args)
