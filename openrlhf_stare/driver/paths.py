@@ -48,9 +48,14 @@ def _datasets(names: str | None) -> str | None:
 
 
 def lost_with_the_job(args: SimpleNamespace) -> Iterator[Finding]:
-    """What a job with a working directory trains does not go into one of that directory's copies."""
-    for flag, path in (("--ckpt.path", args.ckpt.path), ("--ckpt.output_dir", args.ckpt.output_dir)):
-        if _has_working_directory() and not os.path.isabs(path):
+    """What a job with a working directory trains and logs does not go into one of that directory's copies."""
+    written = {
+        "--ckpt.path": args.ckpt.path,
+        "--ckpt.output_dir": args.ckpt.output_dir,
+        "--logger.tensorboard_dir": args.logger.tensorboard_dir,
+    }
+    for flag, path in written.items():
+        if _has_working_directory() and path and not os.path.isabs(path):
             yield Finding(
                 f"{flag} {path}",
                 "is relative, and a job that was submitted with a working directory has a copy of it on each node, "

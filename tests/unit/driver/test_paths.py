@@ -56,4 +56,7 @@ def test_what_such_a_job_trains_is_not_written_into_a_node_s_copy(args, monkeypa
     with pytest.raises(UsageError, match="^--ckpt.output_dir ./ckpt is relative"):
         refuse(paths.lost_with_the_job(args))
     args.ckpt.output_dir = "/shared/model"
+    with pytest.raises(UsageError, match="^--logger.tensorboard_dir logs is relative"):
+        refuse(paths.lost_with_the_job(args))
+    args.logger.tensorboard_dir = None
     refuse(paths.lost_with_the_job(args))
