@@ -12,9 +12,10 @@
 # It is refuted where a run of 1 has enough authority in most steps and less than 90 % of them in band, whatever its
 # verdict, or where sorting loses more than 0.01 or has another verdict. GRPO's own entropy shows whether there was
 # anything to hold: a task on which GRPO stays within the band shows nothing, and the table says so.
-# launch/any_task_study.sh trains them all. Each finished run becomes a line of docs/results/any_task.jsonl, and a run with
-# the same flags that has its line is not trained again, on whatever machine it was. The table is made from the lines; it
-# and the report of the runs that are here are in runs/any_task_study. It ends with status 1 if a claim does not hold.
+# launch/any_task_study.sh trains them all. Each finished run becomes a line of docs/results/any_task.jsonl (of other steps,
+# in bfloat16 or on a GPU one of another file there), and is not trained again, on whatever machine it was. The table is made
+# from the lines; it and the report of the runs that are here are in runs/any_task_study. It ends with status 1 if a claim
+# does not hold.
 # STEPS=200 SEEDS="0 1 2" JOBS=2 are the steps of a run, the seeds and how many runs go on at a time.
 # ARMS="routes-stare" are some of the arms only. An arm is TASK-METHOD, with -lr1e-4 behind it for another learning rate;
 # launch/one_setting_study.sh has more methods, and strong_bonus, STARE with a bonus that may go to 1 instead of 0.2, was
@@ -31,14 +32,14 @@ steps=${STEPS:-$usual_steps} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-2}
 positive STEPS "$steps"
 positive JOBS "$jobs"
 home=$PWD/runs/any_task_study
-results_of any_task
 entering=(--evaluate)
-[[ ${1:-} != *-cost ]] || results=docs/results/any_task.jsonl # of a few steps, for their time
+[[ ${1:-} != *-cost ]] || usual_steps=$steps # of a few steps, for their time
 mkdir -p "$home"
 
 if (($# == 0)) || [[ $* == train ]]; then
     train_all
     (($# == 0)) || exit 0
+    results_of any_task
     ((${#runs[@]} == 0)) || "$python" -m openrlhf_stare.report "${runs[@]}" -o "$home/report.html"
     exec "$python" launch/study/any_task.py "$results" --table "$home/table.md"
 fi
@@ -70,6 +71,7 @@ case $variant in
     *) say "$arm ends with neither a learning rate, such as -lr1e-4, nor -cost" >&2; exit 2 ;;
 esac
 
+results_of any_task
 begin_run
 # One at a time, since runs beside each other share the inputs of their task and seed.
 flock "$home" "$python" "launch/$task/make.py" "$inputs" --seed "$seed" --prompts $((steps * prompts_per_step))

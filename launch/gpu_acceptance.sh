@@ -7,8 +7,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 source launch/addends/job.sh
 
-# Of a machine that is shared, those that are yours.
-ids=${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | paste -sd ,)} || true
+# Of a machine that is shared, those that are yours. Without a GPU nvidia-smi prints a sentence in place of numbers.
+ids=${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | grep -E '^[0-9]+$' |
+    paste -sd ,)} || true
+[[ $ids != -* ]] || ids=
 IFS=, read -ra ids <<<"$ids"
 gpus=${#ids[@]}
 ((gpus > 0)) || { say "nvidia-smi lists no GPU here, or CUDA_VISIBLE_DEVICES hides all" >&2; exit 2; }

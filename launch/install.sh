@@ -42,11 +42,11 @@ version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/n
 if [[ -n ${PYTHON:-} ]] && wanted=$(version "$PYTHON") && has=$(version .venv/bin/python) && [[ $has != @(""|"$wanted") ]]
 then stop ".venv has Python $has, and PYTHON is $wanted: delete that folder, or use a clone of its own for each"; fi
 
-stamp=.venv/.installed folder=$(pwd -P)
+stamp=.venv/.installed
 files=$(cat pyproject.toml openrlhf_stare/cpu/overrides.txt launch/install.sh | sha256sum)
 if ((! ${#dry_run[@]})) && [[ -f $stamp ]]; then
-    read -r has has_files has_flash_attn has_folder <"$stamp" || true
-    [[ ${has_folder:-$folder} == "$folder" ]] ||
+    { read -r has has_files has_flash_attn; read -r has_folder; } <"$stamp" || true
+    [[ . -ef ${has_folder:-.} ]] || # one folder may have several names
         stop ".venv was made in $has_folder, which its programs still use: delete .venv here, and run this again"
     # flash-attn that is there stays, whether it is asked for again or not. Without its Python nothing of it works.
     [[ $has != "$kind" || $has_files != "${files%% *}" || $flash_attn != @(none|"$has_flash_attn") ||
@@ -107,8 +107,9 @@ if [[ $kind == gpu ]] && ((! ${#dry_run[@]})); then
 fi
 
 say "the $kind stack into .venv, with $("$python" --version)"
-rm -f "$stamp" # until all is done
-[[ -n $(version .venv/bin/python) ]] || "$python" -m venv --clear --without-pip .venv
+anew=()
+((${#dry_run[@]})) || { rm -f "$stamp"; anew=(--clear); } # until all is done
+[[ -n $(version .venv/bin/python) ]] || "$python" -m venv "${anew[@]}" --without-pip .venv
 uv=$(command -v uv) || uv=.venv/bin/uv
 # With the pip of that Python, since to set one up in .venv takes longer than uv itself.
 if [[ ! -x $uv ]] && ! "$python" -m pip --python .venv/bin/python install --quiet --disable-pip-version-check uv; then
@@ -177,5 +178,5 @@ else
 fi
 say "byte code of what a job imports, which each of its processes would otherwise compile for itself"
 .venv/bin/python launch/byte_code.py
-printf '%s %s %s %s' "$kind" "${files%% *}" "$flash_attn" "$folder" >"$stamp"
+printf '%s %s %s\n%s\n' "$kind" "${files%% *}" "$flash_attn" "$(pwd -P)" >"$stamp"
 say "done in $SECONDS s"

@@ -34,7 +34,7 @@
 #   third    the same at a third of the learning rate, seed 0
 #   cost     5 runs of 40 steps of each way on addends, one at a time and in turns: the median time of their steps from 21 on.
 #            The only figure of time that is used; nothing else should run on the machine.
-#   results  the table, the figure and the claims, from docs/results/any_task.jsonl alone
+#   results  the table, the figure and the claims, from docs/results/any_task.jsonl alone (in bfloat16 or on a GPU from another file there)
 # 110 runs of 2 to 4 minutes on 2 cores and 30 short ones. Stopped and started again, on another machine too, it goes on.
 # The results are in runs/one_setting_study: table.md and curves.png. It ends with status 1 if a claim does not hold.
 # SEEDS="0 1 2" JOBS=2 are the seeds of `arms` and how many of its runs go on at a time.
@@ -42,7 +42,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
-jobs=${JOBS:-2} seeds=${SEEDS:-0 1 2}
+jobs=${JOBS:-2} seeds=${SEEDS:-0 1 2} steps=200 usual_steps=200
 positive JOBS "$jobs"
 home=$PWD/runs/one_setting_study
 tasks=(addends own_task routes reversal)
@@ -55,19 +55,20 @@ train_arms() {
 
 bash launch/install.sh
 for part in ${*:-choice arms third cost results}; do
+    [[ $part == choice ]] || results_of any_task
     if [[ $part == arms || $part == third || $part == cost ]]; then
-        constant=$(chosen_bonus)
+        constant=$(chosen_bonus "$results")
         ways=(grpo "bonus_$constant" entropy_bonus stare stare+entropy_bonus repo)
         arms=()
         for task in "${tasks[@]}"; do arms+=("${ways[@]/#/$task-}"); done
     fi
     case $part in
-        choice) train_arms "10 11" 200 addends-bonus_{0.003,0.01,0.03,0.1} ;;
-        arms) train_arms "$seeds" 200 "${arms[@]}" ;;
-        third) train_arms 0 200 "${arms[@]/%/-lr1e-4}" ;;
+        choice) train_arms "10 11" $steps addends-bonus_{0.003,0.01,0.03,0.1} ;;
+        arms) train_arms "$seeds" $steps "${arms[@]}" ;;
+        third) train_arms 0 $steps "${arms[@]/%/-lr1e-4}" ;;
         cost) turns=("${ways[@]/#/addends-}") jobs=1 && train_arms "90 91 92 93 94" 40 "${turns[@]/%/-cost}" ;;
         results)
-            "$python" launch/study/one_setting.py docs/results/any_task.jsonl --table "$home/table.md" --png "$home/curves.png"
+            "$python" launch/study/one_setting.py "$results" --table "$home/table.md" --png "$home/curves.png"
             ;;
         *) say "$part is not one of choice, arms, third, cost and results" >&2; exit 2 ;;
     esac

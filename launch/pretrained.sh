@@ -21,7 +21,13 @@ name=$(folder_name "$task" "$steps" "$@")
 run=${RUN:-$home/$name}
 begun=$name
 [[ ! -f $run/begun ]] || begun=$(<"$run/begun")
-[[ $begun == "$name" ]] || { say "RUN=$run has a run of other settings, $begun: give another folder for $name" >&2; exit 2; }
+if [[ $begun != "$name" ]]; then
+    for made in checkpoints/_actor tensorboard model; do
+        [[ ! -d $run/$made ]] ||
+            { say "RUN=$run has a run of other settings, $begun: give another folder for $name" >&2; exit 2; }
+    done
+    rm -rf "$run/prompts" # there was only a --look, say
+fi
 
 # What the task lacks is told before gigabytes are fetched. Without any Python that fits the next line ends the script.
 first=$(first_python)
@@ -56,8 +62,9 @@ else
     "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@"
     [[ -d $run/model ]] || exit 0 # --help, say
     say "ten answers, and sixteen to each held-out prompt"
-    "$python" launch/pretrained/answers.py "$run/model" "$run/prompts/eval.jsonl" \
-        "$(last_value --reward.remote_url "$reward" "$@")" \
+    scorer=$(last_value --reward.remote_url "$reward" "$@")
+    [[ $scorer == *.py ]] || scorer=$reward # a server is not asked
+    "$python" launch/pretrained/answers.py "$run/model" "$run/prompts/eval.jsonl" "$scorer" \
         --tokens "$(last_value --rollout.max_new_tokens "$max_new_tokens" "$@")" -o "$run/answers.json"
 fi
 

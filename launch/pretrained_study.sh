@@ -43,10 +43,11 @@ source launch/addends/job.sh
 source launch/pretrained/job.sh
 source launch/python.sh
 
+apart=1
 arms=({sentences,again,countdown,chain_sum}-{grpo,stare50,stare20,bonus,anneal,bonus_pi})
 (($# > 0)) || some_arms_of_the_user # a run alone is checked against all
-usual_steps=40
-steps=${STEPS:-$usual_steps} again_steps=${AGAIN_STEPS:-20} seeds=${SEEDS:-0 1} jobs=1
+usual_steps=40 usual_again_steps=20
+steps=${STEPS:-$usual_steps} again_steps=${AGAIN_STEPS:-$usual_again_steps} seeds=${SEEDS:-0 1} jobs=1
 positive STEPS "$steps"
 positive AGAIN_STEPS "$again_steps"
 (($# == 0 || $# == 2)) || { say "give no arguments, or an arm and a seed" >&2; exit 2; }
@@ -54,10 +55,12 @@ entering=(--part 3 --answers)
 if (($# == 0)); then
     check_seeds
     # What the others' tasks lack is told before gigabytes are fetched.
-    if [[ " ${arms[*]}" == *" "@(chain_sum|countdown)-* ]]; then first=$(first_python); else first=""; fi
-    [[ -z $first || -x $python ]] || "$first" launch/pretrained/install_tasks.py --check
+    tasks=""
+    [[ " ${arms[*]}" != *" "@(chain_sum|countdown)-* ]] || tasks=1
+    first=$(first_python)
+    [[ -z $tasks || -z $first || -x $python ]] || "$first" launch/pretrained/install_tasks.py --check
     bash launch/install.sh
-    [[ -z $first ]] || "$python" launch/pretrained/install_tasks.py
+    [[ -z $tasks ]] || "$python" launch/pretrained/install_tasks.py
 fi
 gpus=$(visible_gpus)
 if ((gpus == 0)); then
@@ -67,7 +70,9 @@ else
     type=gpu$((gpus > 1 ? 2 : 1)) # for which `job` is not the same
 fi
 # A run of one type is none of another: their folders and results are apart.
-home=$PWD/runs/pretrained_study/$type results=docs/results/pretrained_${steps}_$type.jsonl
+home=$PWD/runs/pretrained_study/$type results=docs/results/pretrained_$steps
+((again_steps == usual_again_steps)) || results+=_again_$again_steps
+results+=_$type.jsonl
 # A first stage whose model a second one needs is trained again if only its line is here.
 [[ -z ${FOR_ITS_MODEL:-} ]] || results=""
 

@@ -18,7 +18,7 @@
 #   5. How it was held does not count: bonus → GRPO ends within 0.05 of STARE → GRPO in the mean.
 #
 # launch/second_stage.sh runs them all. Each finished run becomes a line of docs/results/second_stage.jsonl, with its stage
-# 1; a run whose line is there is not trained again, on whatever machine it was. Otherwise stage 1 is trained first, if its
+# 1 (of other steps, in bfloat16 or on a GPU one of another file there); a run whose line is there is not trained again, on whatever machine it was. Otherwise stage 1 is trained first, if its
 # model is not here. The results are in runs/second_stage: curves.png, table.md, and report.html of the runs that are here.
 # It ends with status 1 if a claim does not hold.
 # ARMS="closest-grpo-grpo" are some of the arms only. FIRST_STEPS=400 STEPS=200 SEEDS="3 4 5" JOBS=1 are the steps of the
@@ -36,13 +36,13 @@ positive STEPS "$steps"
 positive JOBS "$jobs"
 first_home=$PWD/runs/entropy_study
 home=$PWD/runs/second_stage
-results_of second_stage
 ((first_steps == usual_first_steps)) || model_steps=$first_steps
 mkdir -p "$home"
 
 if (($# == 0)); then
     train_all
     ((${#runs[@]} == 0)) || "$python" -m openrlhf_stare.report "${runs[@]}" -o "$home/report.html"
+    results_of second_stage
     exec "$python" launch/study/second_stage.py "$results" --table "$home/table.md" --png "$home/curves.png"
 fi
 
@@ -67,6 +67,7 @@ case $after in
     stare) pi_job 0.15 ;;
 esac
 
+results_of second_stage
 begin_run
 # Several runs of stage 2 share a run of stage 1, which is trained once.
 STEPS=$first_steps flock "$home/$first-seed$seed.lock" bash launch/entropy_study.sh "$first" "$seed"

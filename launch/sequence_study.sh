@@ -22,7 +22,7 @@
 #      below STARE's.
 #
 # launch/sequence_study.sh runs them all. A policy that has gone through all five becomes a line of
-# docs/results/sequence.jsonl, and is not trained again, on whatever machine it was; one that was interrupted goes on from
+# docs/results/sequence.jsonl (of other steps, in bfloat16 or on a GPU one of another file there), and is not trained again, on whatever machine it was; one that was interrupted goes on from
 # the last stage whose model is here. The results are in runs/sequence_study: curves.png and table.md. It ends with status 1
 # if a claim does not hold. A policy takes 8 to 15 minutes on 2 cores.
 # ARMS="stare" are some of the ways only. STEPS=120 SEEDS="6 7 8" JOBS=2 are the steps of a stage, the seeds and how many
@@ -39,13 +39,12 @@ steps=${STEPS:-$usual_steps} seeds=${SEEDS:-6 7 8} jobs=${JOBS:-2}
 positive STEPS "$steps"
 positive JOBS "$jobs"
 home=$PWD/runs/sequence_study
-results_of sequence
-file=$results results="" # of the last stage alone
 mkdir -p "$home"
 
 if (($# == 0)); then
     train_all
-    exec "$python" launch/study/sequence.py "$file" --table "$home/table.md" --png "$home/curves.png"
+    results_of sequence
+    exec "$python" launch/study/sequence.py "$results" --table "$home/table.md" --png "$home/curves.png"
 fi
 
 (($# == 2 || $# == 3)) || { say "give no arguments, or an arm, a seed and, if you like, a stage" >&2; exit 2; }
@@ -55,8 +54,11 @@ way=$1 seed=$2 stage=${3:-${#rules[@]}}
 folder() { echo "$home/${rules[$1 - 1]}-$way-seed$seed"; }
 arm=${rules[stage - 1]}-$way
 run=$(folder "$stage") inputs=$home/inputs-seed$seed
-if ((stage == ${#rules[@]})); then # the line has all stages
-    results=$file entering=(--after)
+results_of sequence
+if ((stage < ${#rules[@]})); then
+    results="" # the last one's line has all stages
+else
+    entering=(--after)
     for ((before = 1; before < stage; before++)); do entering+=("$(folder $before)"); done
 fi
 

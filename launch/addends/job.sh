@@ -10,6 +10,7 @@ script=${script%.sh}
 python=$PWD/.venv/bin/python
 prompts_per_step=16
 model_steps="" # see begin_run
+apart=""       # set where the runs of each type have a folder of their own
 
 say() { printf '%s: %s\n' "$script" "$*"; }
 
@@ -35,23 +36,30 @@ some_arms_of_the_user() {
     arms_of_the_user
 }
 
-# check_seeds: ends the script unless the words of `seeds` are numbers, and so few that means over them get intervals.
+# check_seeds: ends the script unless the words of `seeds` are numbers.
 check_seeds() {
-    local seed count=0
+    local seed
     for seed in $seeds; do
         [[ $seed =~ ^[0-9]+$ ]] || { say "SEEDS=$seeds: $seed is not a number, such as 0" >&2; exit 2; }
-        count=$((count + 1))
     done
-    ((count <= 6)) || { say "SEEDS=$seeds: give six at most" >&2; exit 2; }
 }
 
-# results_of NAME: sets `results`, the study's file of results. Its runs have `usual_steps` and are computed in float32; those
-# of other `steps` or in another type have a file of their own.
+# computed_in: prints the type that jobs compute in here, float32 or bfloat16, or gpu.
+computed_in() {
+    "$python" -W ignore -c 'from openrlhf_stare import runtime
+print("gpu" if not runtime.on_cpu() else "float32" if runtime.float32() else "bfloat16")'
+}
+
+# results_of NAME: sets `results`, the study's file of results, once all is installed. Its runs have `usual_steps`, no other
+# `model_steps`, and are computed in float32, which is set here; others have a file of their own.
 results_of() {
+    local type
     export OPENRLHF_STARE_CPU_DTYPE=${OPENRLHF_STARE_CPU_DTYPE:-float32}
+    type=$(computed_in)
     results=docs/results/$1
     ((steps == usual_steps)) || results+=_$steps
-    [[ $OPENRLHF_STARE_CPU_DTYPE == float32 ]] || results+=_$OPENRLHF_STARE_CPU_DTYPE
+    [[ -z $model_steps ]] || results+=_after_$model_steps
+    [[ $type == float32 ]] || results+=_$type
     results+=.jsonl
 }
 
@@ -76,9 +84,9 @@ bonus_job() {
     job+=(--policy_loss entropy_bonus --entropy.schedule open --entropy_bonus.coefficient "$1")
 }
 
-# chosen_bonus: prints the coefficient that launch/one_setting_study.sh has chosen, or ends the script.
+# chosen_bonus [RESULTS]: prints the coefficient that launch/one_setting_study.sh has chosen, or ends the script.
 chosen_bonus() {
-    "$python" launch/study/one_setting.py docs/results/any_task.jsonl --choose
+    "$python" launch/study/one_setting.py "${1:-docs/results/any_task.jsonl}" --choose
 }
 
 # train_all: runs this script for each of `arms` with each of `seeds`, `jobs` at a time; sets `runs`, the folders in `home`
@@ -101,11 +109,13 @@ train_all() {
 # results where it has one, has a line of it. Otherwise starts it anew, unless `job` resumes and an interrupted run had
 # the same flags. `model_steps` are those of the stage whose model it starts from, where they are not the study's.
 begin_run() {
-    local begun="" status=3
+    local begun="" status=3 type=float32
+    [[ -n $apart ]] || type=$(computed_in)
     recipe=$(printf '%s\n' "$steps steps" "${job[@]}" ${model_steps:+--after "$model_steps steps"})
+    [[ $type == float32 ]] || recipe+=$'\n'"--computed-in"$'\n'"$type"
     if [[ -n ${results:-} ]]; then
         status=0
-        "$python" launch/study/results.py done "$results" <<<"$recipe" || status=$?
+        "$python" launch/study/results.py done "$results" "${run##*/}" <<<"$recipe" || status=$?
     fi
     case $status in
     0) say "$arm, seed $seed: is in $results"; exit ;;

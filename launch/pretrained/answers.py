@@ -22,6 +22,7 @@ import torch
 
 from openrlhf_stare import runtime
 from openrlhf_stare.rewards.responses import SPECIAL_TOKENS
+from openrlhf_stare.rollout.reward_answers import as_wanted
 
 SAMPLES = 16  # of each prompt
 AT_ONCE = 4  # prompts
@@ -71,6 +72,12 @@ def load_reward(path: Path):
     return module.reward_func
 
 
+def score(reward_func, prompt: str, text: str, label: str) -> float:
+    """An answer's score, or its reward where there is none; 0 for an answer without a reward."""
+    given = as_wanted(reward_func([prompt + text], [prompt], [label])) or {}
+    return float(given.get("scores", given.get("rewards", 0)))
+
+
 def measure(answers: list[list[str]], rewards: list[list[float]]) -> dict[str, float]:
     """The figures of the answers and their rewards, a list for each prompt."""
     right = [
@@ -118,8 +125,7 @@ def main() -> int:
     answers, rewards, shown = [], [], []
     sampled = sample(args.model_dir, [row["input"] for row in rows], args.tokens, args.seed)
     for row, (prompt, texts) in zip(rows, sampled, strict=True):
-        given = reward_func([prompt + text for text in texts], [prompt] * SAMPLES, [row["label"]] * SAMPLES)
-        rewards.append(given["scores"].tolist())
+        rewards.append([score(reward_func, prompt, text, row["label"]) for text in texts])
         answers.append([SPECIAL_TOKENS.sub("", text).strip() for text in texts])
         for place in range(SHOWN_OF_A_PROMPT):
             answer = {"question": row["input"], "answer": answers[-1][place], "reward": rewards[-1][place]}

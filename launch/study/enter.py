@@ -143,7 +143,7 @@ def enter(
     if answers and not (run / "answers.json").exists():
         raise SystemExit(f"enter: {run} has no answers.json, which launch/pretrained/answers.py writes")
     recipe = results.recipe_hash(recipe_file.read_text())
-    if results.is_done(file, recipe):
+    if results.is_done(file, run.name, recipe):
         print(f"{run.name}: is in {file.name}")
         return
     stages = [stage(folder, part) for folder in (*before, run)]

@@ -1,6 +1,6 @@
 """The results of a study, kept in the repository: docs/results/NAME.jsonl, a line of JSON for each finished run.
 
-    python launch/study/results.py done FILE < RECIPE    ends with status 0 if FILE has a line of this recipe, 3 if not
+    python launch/study/results.py done FILE RUN < RECIPE    ends with status 0 if FILE has this run's line, 3 if not
 
 runs/ is not in git, and a machine may be gone tomorrow. So a study goes on from its file, on any machine: a run whose
 line is there is done, and tables and figures are made from the lines alone. launch/study/enter.py writes them.
@@ -13,8 +13,9 @@ import fcntl
 import hashlib
 import itertools
 import json
+import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -50,6 +51,11 @@ class Result:
     machine: dict[str, str]
 
     @property
+    def name(self) -> str:
+        """That of the run's folder."""
+        return f"{self.task}-{self.arm}-seed{self.seed}"
+
+    @property
     def figures(self) -> dict[str, float | str | None]:
         """Those of the last stage."""
         return self.stages[-1].figures
@@ -81,24 +87,19 @@ def read(file: Path) -> list[Result]:
     """The results in their order; none where there is no file yet.
 
     Raises:
-        SystemExit: a line is none, as after a merge or on a full disk; or two are of one run with other settings.
+        SystemExit: a line is none, as after a merge or on a full disk; or two are of one run.
     """
     found: list[Result] = []
-    places: dict[tuple[str, str, int], Result] = {}
+    names: set[str] = set()
     for number, text in enumerate(file.read_text().splitlines() if file.exists() else (), 1):
         try:
             line = json.loads(text)
             found.append(Result(**{**line, "stages": [Stage(**stage) for stage in line["stages"]]}))
         except (ValueError, TypeError, KeyError):
             raise SystemExit(f"{file}, line {number}, is no result: delete it, or take the file from git") from None
-        result = found[-1]
-        other = places.setdefault((result.task, result.arm, result.seed), result)
-        if other is not result:
-            steps = " and ".join(str(of.figures["steps"]) for of in (other, result))
-            name = f"{result.task}-{result.arm}-seed{result.seed}"
-            raise SystemExit(
-                f"{file}: {name} has two runs, of {steps} steps: keep one, and compare runs of one setting in a file"
-            )
+        if (name := found[-1].name) in names:
+            raise SystemExit(f"{file} has two lines of {name}: keep one, and compare runs of one setting in a file")
+        names.add(name)
     return found
 
 
@@ -118,32 +119,43 @@ def run_folder(name: str) -> Path:
     return Path(name)
 
 
-def is_done(file: Path, recipe: str) -> bool:
-    return any(result.recipe == recipe for result in read(file))
+def is_done(file: Path, name: str, recipe: str) -> bool:
+    """Whether the file has a line of this run.
+
+    Raises:
+        SystemExit: it has one with other flags, beside which a second one would not be read.
+    """
+    recipes = {result.name: result.recipe for result in read(file)}
+    if recipes.get(name, recipe) != recipe:
+        raise SystemExit(f"{file} has a line of {name} with other flags: delete it to train this run anew")
+    return name in recipes
 
 
 def enter(file: Path, result: Result) -> bool:
-    """Adds a line unless one of the same recipe is there, which counts; says whether it did."""
+    """Adds a line unless one of the same run is there, which counts; says whether it did."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as lines:
         fcntl.flock(lines, fcntl.LOCK_EX)  # runs beside each other enter their lines in the same file
-        if is_done(file, result.recipe):
+        if is_done(file, result.name, result.recipe):
             return False
         lines.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
     return True
 
 
 def interval(values: list[float], share: float = 0.95) -> tuple[float, float]:
-    """The bootstrap interval of the mean of a few seeds: the means of all ways to draw as many with replacement.
+    """The bootstrap interval of the mean of some seeds: the means of all ways to draw as many with replacement.
+
+    Of more than six seeds it is of 20,000 random draws, always the same.
 
     Three seeds give 27 draws, so the interval then reaches from the lowest seed to the highest or almost so.
-
-    Raises:
-        ValueError: more than six values, which would be more than 50,000 draws.
     """
-    if len(values) > 6:
-        raise ValueError(f"{len(values)} values have too many draws: give 6 or fewer")
-    means = sorted(map(fmean, itertools.product(values, repeat=len(values))))
+    draws: Iterable
+    if len(values) <= 6:
+        draws = itertools.product(values, repeat=len(values))
+    else:
+        generator = random.Random(0)
+        draws = (generator.choices(values, k=len(values)) for _ in range(20_000))
+    means = sorted(map(fmean, draws))
     outside = int((1 - share) / 2 * len(means))
     return means[outside], means[-1 - outside]
 
@@ -196,6 +208,6 @@ def present(
 
 
 if __name__ == "__main__":
-    _, command, name = sys.argv
+    _, command, file, name = sys.argv
     assert command == "done", f"{command} is not done"
-    sys.exit(0 if is_done(Path(name), recipe_hash(sys.stdin.read())) else NOT_DONE)
+    sys.exit(0 if is_done(Path(file), name, recipe_hash(sys.stdin.read())) else NOT_DONE)

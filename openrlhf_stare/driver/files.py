@@ -190,13 +190,20 @@ def _head_size(config: Any) -> int | None:
     return getattr(config, "head_dim", None) or (size // heads if size and heads else None)
 
 
+# Models of transformers 5.15 that take positions of a text for those of a grid. Others, as Qwen3-VL, keep both.
+POSITIONS_OF_A_GRID = (
+    *("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni", "paddleocr_vl", "ernie4_5_vl_moe"),
+    *("glm4v", "glm4v_moe", "glm46v", "glm_ocr"),
+)
+
+
 def runs_on(config: Any) -> str:
     """Why a response would see the one that is packed before it; "" where it does not.
 
     OpenRLHF 0.11.2 tells a model where packed sequences begin by their positions alone. Attention that takes those of
     a text for those of a grid, and layers with a state, do not look at them.
     """
-    if config.model_type in ("qwen2_vl", "qwen2_5_vl"):
+    if config.model_type in POSITIONS_OF_A_GRID:
         return f"a {config.model_type}, whose attention would not keep packed responses apart"
     layers = getattr(_of_the_text(config), "layer_types", None) or ()
     others = sorted({layer for layer in layers if not layer.endswith("attention") or layer == "linear_attention"})

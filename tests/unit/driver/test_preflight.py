@@ -246,6 +246,7 @@ def test_a_mixture_of_experts_needs_a_gpu(args, tiny_task, tmp_path, experts):
     "config, said",
     [
         ({"model_type": "qwen2_5_vl"}, "whose attention would not keep packed responses apart"),
+        ({"model_type": "glm4v"}, "whose attention would not keep packed responses apart"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "whose linear_attention layers would run on"),
         ({"layer_types": ["conv", "full_attention"]}, "whose conv layers would run on"),
         ({"layer_types": ["sliding_attention", "full_attention", "chunked_attention"]}, ""),

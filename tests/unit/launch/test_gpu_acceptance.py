@@ -19,7 +19,7 @@ def accept(
     (checkout / ".venv/bin").mkdir(parents=True)
     shutil.copytree(ROOT / "launch/addends", checkout / "launch/addends")
     shutil.copy(ROOT / "launch/gpu_acceptance.sh", checkout / "launch")
-    numbers = "\n".join(f"echo {number}" for number in range(gpus)) or "exit 9"
+    numbers = "\n".join(f"echo {number}" for number in range(gpus)) or "echo 'No devices were found'; exit 6"
     programs = {
         "bin/nvidia-smi": f"""case "$*" in
 *=index*) {numbers} ;;
@@ -83,8 +83,9 @@ def test_what_fails_is_in_the_table_and_the_rest_is_tried(tmp_path):
     assert "| quickstart_one_openrlhf | done in" in table
 
 
-def test_without_a_gpu_it_says_so(tmp_path):
-    done, ran, _ = accept(tmp_path, 0)
+@pytest.mark.parametrize(("gpus", "variables"), [(0, {}), (1, {"CUDA_VISIBLE_DEVICES": "-1"})])
+def test_without_a_gpu_it_says_so(tmp_path, gpus, variables):
+    done, ran, _ = accept(tmp_path, gpus, **variables)
     assert (done.returncode, done.stderr) == (
         2,
         "gpu_acceptance: nvidia-smi lists no GPU here, or CUDA_VISIBLE_DEVICES hides all\n",

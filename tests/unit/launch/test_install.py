@@ -83,11 +83,11 @@ def test_a_variable_that_is_neither_1_nor_0_chooses_no_stack(checkout):
     assert (done.returncode, done.stderr, done.stdout) == (2, sentence, "")
 
 
-def installed(checkout: Path, stack: str) -> None:
+def installed(checkout: Path, stack: str, flash_attn: str = "none") -> None:
     """What install.sh leaves behind, so that it has nothing to do."""
     words = "cat pyproject.toml openrlhf_stare/cpu/overrides.txt launch/install.sh | sha256sum"
     files = subprocess.run(["bash", "-c", words], cwd=checkout, capture_output=True, text=True, check=True).stdout
-    (checkout / ".venv/.installed").write_text(f"{stack} {files.split()[0]} none {checkout}")
+    (checkout / ".venv/.installed").write_text(f"{stack} {files.split()[0]} {flash_attn}\n{checkout}\n")
     program(checkout / ".venv/bin/python", "echo 3.12")  # its version
 
 
@@ -100,6 +100,8 @@ def test_an_environment_that_was_copied_or_lost_its_python_is_no_installation(ch
     assert done.returncode == 2 and done.stderr == (
         f"install: .venv was made in {checkout}, which its programs still use: delete .venv here, and run this again\n"
     )
+    (checkout / "other_name").symlink_to(checkout)
+    assert run(checkout / "other_name", "install.sh").stdout == ""
     (checkout / ".venv/bin/python").unlink()
     (checkout / ".venv/bin/python").symlink_to("/no/python")
     nvidia_smi(checkout, 1, driver="12.8")  # it goes on, and stops there
@@ -190,6 +192,29 @@ def test_flash_attn_needs_the_toolkit(checkout, headers, release, found):
 def test_a_wheel_has_to_be_there(checkout):
     nvidia_smi(checkout, 1)
     assert stopped(checkout, FLASH_ATTN_WHEEL="no/such.whl") == "install: FLASH_ATTN_WHEEL=no/such.whl is no wheel"
+
+
+def test_a_wheel_with_a_space_in_its_name_is_installed_once(checkout):
+    wheel = checkout / "a wheel.whl"
+    wheel.touch()
+    nvidia_smi(checkout, 1)
+    installed(checkout, "gpu", flash_attn=str(wheel))
+    done = run(checkout, "install.sh", "gpu", FLASH_ATTN_WHEEL=str(wheel))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_to_resolve_the_versions_leaves_what_is_installed(checkout):
+    installed(checkout, "cpu")
+    program(checkout / "bin/uv", 'echo "uv $*"')
+    before = (checkout / ".venv/.installed").read_text()
+    done = run(checkout, "install.sh", "gpu", "--dry-run")
+    assert done.returncode == 0 and "uv pip compile" in done.stdout, done
+    assert (checkout / ".venv/.installed").read_text() == before
+    # With an environment whose Python does not run, too.
+    program(checkout / ".venv/bin/python", "exit 1")
+    (checkout / ".venv/kept").touch()
+    assert run(checkout, "install.sh", "--dry-run").returncode == 0
+    assert (checkout / ".venv/kept").exists() and (checkout / ".venv/.installed").read_text() == before
 
 
 def test_flash_attn_is_added_to_an_installation_without_it(checkout, headers):

@@ -175,6 +175,7 @@ def test_a_run_with_other_settings_has_another_folder():
 
 def test_a_folder_that_has_a_run_of_other_settings_is_not_gone_on_with(tmp_path):
     (tmp_path / "begun").write_text("sums-30-stare-0123abcd\n")
+    (tmp_path / "tensorboard").mkdir()
     command, environment = ["bash", LAUNCH / "pretrained.sh"], os.environ | {"RUN": str(tmp_path), "TASK": "sentences"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 2 and not done.stdout
@@ -294,6 +295,23 @@ def one_thread():
 def test_diversity_is_counted_by_prompt():
     found = answers.measure([["a", "a", "b", "c"], ["a", "a", "a", "a"]], [[1, 1, 1, 0.1], [0, 0, 0, 0]])
     assert found == pytest.approx({"reward": 3.1 / 8, "right": 3 / 8, "distinct": 2.0, "distinct_right": 1.0})
+
+
+@pytest.mark.parametrize(
+    "given, score",
+    [
+        ({"rewards": torch.tensor([0.5]), "scores": torch.tensor([1.0])}, 1.0),
+        ({"rewards": torch.tensor([0.5])}, 0.5),
+        (0.25, 0.25),
+        (None, 0.0),
+    ],
+)
+def test_an_answer_is_scored_as_in_training(given, score):
+    def reward_func(queries, prompts, labels):
+        assert (queries, prompts, labels) == (["1+1=2"], ["1+1="], ["2"])
+        return given
+
+    assert answers.score(reward_func, "1+1=", "2", "2") == score
 
 
 def test_ten_answers_are_shown_one_to_a_prompt_first():
@@ -459,9 +477,8 @@ def test_a_study_that_has_begun_is_judged_as_far_as_it_goes(tmp_path, monkeypatc
         enter.enter(tmp_path / "other.jsonl", tmp_path / "sentences-stare50-seed0", [], None, part=3, answers=True)
 
     line = json.loads(file.read_text())
-    line["stages"][0]["figures"]["steps"] = 60
     file.write_text(f"{file.read_text()}{json.dumps({**line, 'recipe': 'another'})}\n")
-    with pytest.raises(SystemExit, match="sentences-stare50-seed0 has two runs, of 30 and 60 steps"):
+    with pytest.raises(SystemExit, match="has two lines of sentences-stare50-seed0: keep one"):
         study.main()
 
 

@@ -97,12 +97,6 @@ def test_a_seed_that_is_no_number_is_refused_before_any_run(script):
     assert done.stderr == f"{script}_study: SEEDS=0 six: six is not a number, such as 0\n"
 
 
-def test_more_seeds_than_get_intervals_are_refused_before_any_run():
-    command, environment = ["bash", LAUNCH / "sequence_study.sh"], os.environ | {"SEEDS": "0 1 2 3 4 5 6"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-    assert (done.returncode, done.stderr) == (2, "sequence_study: SEEDS=0 1 2 3 4 5 6: give six at most\n")
-
-
 @pytest.mark.parametrize(
     "script, arms", [("second_stage", "largest-grpo-grpo"), ("pretrained_study", "sums-grpo"), ("both_ways", "grpo")]
 )
@@ -125,12 +119,13 @@ def shell(script: str, **variables: str) -> subprocess.CompletedProcess:
         ("120", {}, "sequence.jsonl"),
         ("10", {}, "sequence_10.jsonl"),
         ("120", {"OPENRLHF_STARE_CPU_DTYPE": "bfloat16"}, "sequence_bfloat16.jsonl"),
+        ("120", {"OPENRLHF_STARE_CPU": "0"}, "sequence_gpu.jsonl"),
+        ("120", {"after": "20"}, "sequence_after_20.jsonl"),
     ],
 )
 def test_runs_of_other_steps_or_another_type_have_a_file_of_their_own(steps, dtype, file):
-    done = shell(
-        'usual_steps=120; results_of sequence; echo "$results $OPENRLHF_STARE_CPU_DTYPE"', steps=steps, **dtype
-    )
+    script = 'usual_steps=120 model_steps=${after:-}; results_of sequence; echo "$results $OPENRLHF_STARE_CPU_DTYPE"'
+    done = shell(script, steps=steps, **dtype)
     assert done.stdout == f"docs/results/{file} {dtype.get('OPENRLHF_STARE_CPU_DTYPE', 'float32')}\n", done
 
 
@@ -148,14 +143,15 @@ def test_a_run_that_another_process_is_at_is_left_alone(tmp_path):
     assert "begun" in shell(begin, **settings).stdout and not (run / "output.log").exists()
 
 
-def test_a_second_stage_after_a_first_of_other_steps_is_another_run(tmp_path):
+def test_a_second_stage_after_a_first_of_other_steps_and_a_run_in_another_type_are_others(tmp_path):
     recipes = set()
-    for after in ("", "20"):
-        run = tmp_path / f"run{after}"
+    for number, (after, dtype) in enumerate([("", "float32"), ("20", "float32"), ("", "bfloat16")]):
+        run = tmp_path / f"run{number}"
         settings = {"arm": "a", "seed": "0", "steps": "3", "run": str(run), "results": ""}
-        assert shell(f"job=(--flag value) model_steps={after}; begin_run", **settings).returncode == 0
+        script = f"job=(--flag value) model_steps={after}; begin_run"
+        assert shell(script, **settings, OPENRLHF_STARE_CPU_DTYPE=dtype).returncode == 0
         recipes.add(results.recipe_hash((run / "begun").read_text()))
-    assert len(recipes) == 2 and results.recipe_hash("3 steps\n--flag\nvalue\n") in recipes
+    assert len(recipes) == 3 and results.recipe_hash("3 steps\n--flag\nvalue\n") in recipes
 
 
 @pytest.mark.parametrize(

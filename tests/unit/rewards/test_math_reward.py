@@ -262,7 +262,7 @@ def test_openrlhf_scores_many_responses_at_once():
 
 
 def test_answers_that_never_end_cost_themselves_only():
-    module = load(seconds=2.0)
+    module, before = load(seconds=2.0), set(verifiers())
     answers = [FOREVER if n % 5 == 0 else f"\\boxed{{{n}.0}}" for n in range(30)]
     start = time.monotonic()
     with ThreadPoolExecutor(16) as threads:
@@ -270,7 +270,7 @@ def test_answers_that_never_end_cost_themselves_only():
     assert [info["verifier_failed"] for info in given] == [float(n % 5 == 0) for n in range(30)]
     assert [info["reward"] for info in given] == [float(n % 5 != 0) for n in range(30)]
     assert time.monotonic() - start < 60
-    assert len(verifiers()) <= 2 * module.WORKERS  # ours and those of the tests before
+    assert len(set(verifiers()) - before) <= module.WORKERS
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_verifier_that_dies_costs_its_answer_and_is_replaced(caplog):
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_verifier_that_is_stopped_is_not_waited_for(caplog, busy):
-    module = load(seconds=1.0)
+    module = load(seconds=4.0 if busy else 1.0)  # by which time a busy one would end itself
     before = set(verifiers())
     assert reward(module, "\\boxed{0.5}", "1/2")["reward"] == 1
     (verifier,) = set(verifiers()) - before
