@@ -50,6 +50,7 @@ class ReadableActor(StarePolicyActor):
     def _setup_distributed(self, strategy) -> None:
         """With ranks that give each other up sooner than OpenRLHF's, which wait for an hour."""
         self.strategy = strategy
+        torch.distributed.distributed_c10d.default_pg_timeout = RANKS_WAIT  # of the groups beside the one of all
         strategy.setup_distributed(timeout=RANKS_WAIT)
 
     def init_model_from_pretrained(self, strategy, *args) -> None:

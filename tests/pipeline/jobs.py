@@ -114,22 +114,24 @@ def run_job(
     log = run / "output.log"
     run.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
+    status = 124
     with open(log, "w") as stream:
         process = subprocess.Popen(
             [*command, *flags], cwd=ROOT, env=environment, stdout=stream, stderr=subprocess.STDOUT
         )
-        try:
-            if meanwhile:
-                meanwhile(process, cluster.mark if cluster else mark)
-            status = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            status = 124
-    seconds = time.monotonic() - start
-    # A worker that Ray was starting when its raylet died tries to connect for some 15 seconds.
-    left_over = end_processes(mark, grace=0 if status == 124 else 30)
-    if cluster:
-        left_over += end_processes(cluster.mark, grace=30, titles=OF_A_JOB)
-    process.wait()
+    try:
+        if meanwhile:
+            meanwhile(process, cluster.mark if cluster else mark)
+        status = process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:  # after a failure in `meanwhile` too
+        seconds = time.monotonic() - start
+        # A worker that Ray was starting when its raylet died tries to connect for some 15 seconds.
+        left_over = end_processes(mark, grace=0 if status == 124 else 30)
+        if cluster:
+            left_over += end_processes(cluster.mark, grace=30, titles=OF_A_JOB)
+        process.wait()
     return Job(status, log.read_text(errors="replace"), seconds, left_over, read_scalars(run / "tensorboard"))
 
 

@@ -39,7 +39,7 @@ def test_a_driver_that_waits_for_a_process_that_waits_for_the_dead_is_ended(tmp_
     Before that it waits for one that is stopped, and is told which.
     """
     command = [sys.executable, str(Path(__file__).with_name("waiting_driver.py"))]
-    job = run_job([], tmp_path, timeout=60, command=command, env={"PYTHONPATH": str(ROOT)})
+    job = run_job([], tmp_path, timeout=180, command=command, env={"PYTHONPATH": str(ROOT)})
     assert job.status == 1 and not job.left_over
     assert "after the environment: None" in job.output  # a user's own actor may end
     assert last_line(job).startswith("train_ray: error: a vLLM engine (RolloutRayActor, process ")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -119,7 +120,8 @@ class TestOnARunningCluster:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             nothing = [ray, "job", "submit", "--address", cluster.jobs, "--", "true"]
-            if subprocess.run(nothing, capture_output=True).returncode == 0:
-                return
+            with suppress(subprocess.TimeoutExpired):
+                if subprocess.run(nothing, capture_output=True, timeout=60).returncode == 0:
+                    return
             time.sleep(1)
         raise AssertionError("the Ray cluster did not come up")

@@ -13,7 +13,7 @@ def look(addends, tmp_path_factory, cluster):
     """One look at the addends model, with more answers than by default, so that chance matters less."""
     folder = tmp_path_factory.mktemp("look")
     words = "--look --look.prompts 60 --look.answers 16 --console compact --entropy.target 50%".split()
-    job = run_job([*job_flags(addends, folder), *words], folder, cluster=cluster, timeout=120)
+    job = run_job([*job_flags(addends, folder), *words], folder, cluster=cluster, timeout=300)
     assert job.status == 0, job.output[-4000:]
     return job, folder
 
@@ -55,7 +55,7 @@ def test_it_leaves_no_process_and_writes_no_file_but_the_console_s_own(look):
 def test_an_engine_without_our_plugin_ends_it_with_the_engine_s_own_error(addends, tmp_path):
     """And a job, whose engines start in the same way."""
     environment = {"VLLM_PLUGINS": "some_other_plugin"}
-    job = run_job([*job_flags(addends, tmp_path), "--look"], tmp_path, env=environment, timeout=120)
+    job = run_job([*job_flags(addends, tmp_path), "--look"], tmp_path, env=environment, timeout=300)
     assert job.status == 1 and not job.left_over
     error = job.output.split("train_ray: error: ")[-1]
     assert error.startswith("a vLLM engine (RolloutRayActor, process ") and "failed while loading: " in error

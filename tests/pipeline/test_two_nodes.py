@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.skipif(
 )
 ACTIVE = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # as with the virtual environment active
 SUBMITTER = {**ACTIVE, "RAY_ADDRESS": "http://127.0.0.1:8265"}  # on the head node
+TIME_LIMIT = 480  # seconds for a job that takes about a minute and a half on two free cores
 PREFLIGHT = [sys.executable, "-m", "openrlhf_stare.train_ray", "--preflight"]
 
 
@@ -87,8 +89,10 @@ def nodes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nodes")
     (folder / "without").mkdir()
     (folder / "without/openrlhf_stare.py").write_text("raise ModuleNotFoundError('not on this node')\n")
-    head, worker = Node("head", "10.77.0.1", folder), Node("worker", "10.77.0.2", folder)
-    try:
+    with ExitStack() as left:
+        head, worker = Node("head", "10.77.0.1", folder), Node("worker", "10.77.0.2", folder)
+        for node in (head, worker):
+            left.callback(node.remove)
         cable = f"link add eth0 netns {head.name} type veth peer name eth0 netns {worker.name}"
         Node._ip(*cable.split())
         head.plug_in()
@@ -96,21 +100,20 @@ def nodes(tmp_path_factory):
         head.start_ray("start_head", "--num-gpus=2")
         join(head, worker, folder / "without")
         yield head, worker
-    finally:
-        worker.remove()
-        head.remove()
 
 
 def join(head: Node, worker: Node, without: Path) -> None:
     """Start Ray on the worker and wait until both nodes are there."""
     count = f"import ray; ray.init('{head.address}:6379', log_to_driver=False); "
     count += "exit(sum(node['Alive'] for node in ray.nodes()) < 2)"
-    for attempt in range(20):
+    for attempt in range(10):
         if attempt % 5 == 0:  # it gives up after a while if the head is not there yet
             worker.end_ray()
             worker.start_ray("start_worker", head.address, "--num-gpus=1", PYTHONPATH=str(without))
-        if subprocess.run(head.command(sys.executable, "-c", count), capture_output=True).returncode == 0:
-            return
+        with suppress(subprocess.TimeoutExpired):  # Ray itself tries for minutes
+            command = head.command(sys.executable, "-c", count)
+            if subprocess.run(command, capture_output=True, timeout=60).returncode == 0:
+                return
         time.sleep(2)
     raise AssertionError("the two nodes did not make a cluster: " + (worker.files / "ray.log").read_text()[-2000:])
 
@@ -151,7 +154,8 @@ def test_a_job_on_two_nodes_that_loses_one_goes_on_when_it_is_back(addends, tmp_
     killed = []
 
     def end_the_worker_after_three_steps(process, mark):
-        while process.poll() is None and not killed:
+        deadline = time.monotonic() + TIME_LIMIT
+        while process.poll() is None and not killed and time.monotonic() < deadline:
             if "Global step 3:" in log.read_text(errors="replace"):
                 killed.append(time.monotonic())
                 worker.end_ray()
@@ -160,10 +164,12 @@ def test_a_job_on_two_nodes_that_loses_one_goes_on_when_it_is_back(addends, tmp_
     job = run_job(
         flags,
         tmp_path,
+        timeout=TIME_LIMIT,
         command=submit(head),
         env=SUBMITTER,
         meanwhile=end_the_worker_after_three_steps,
     )
+    assert killed, job.output[-4000:]
     print(f"ended {time.monotonic() - killed[0]:.0f} s after the node, {worker.received() - before} bytes came")
     # A rank on each node: this node's lines bear no address, the other's do.
     assert re.search(rf"StarePolicyActor pid=\d+, ip={worker.address}", job.output), job.output[-4000:]
@@ -182,7 +188,7 @@ def test_a_job_on_two_nodes_that_loses_one_goes_on_when_it_is_back(addends, tmp_
     # The node is back.
     join(head, worker, worker.files.parent / "without")
     flags += ["--ckpt.load_enable", "--console", "compact"]
-    job = run_job(flags, tmp_path, command=submit(head), env=SUBMITTER)
+    job = run_job(flags, tmp_path, timeout=TIME_LIMIT, command=submit(head), env=SUBMITTER)
     assert job.status == 0, job.output[-4000:]
     assert re.search("^step 10/10 .* reward ", job.output, re.MULTILINE), job.output
     assert f"Resuming from checkpoint {kept}" in job.output

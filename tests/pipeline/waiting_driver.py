@@ -46,10 +46,10 @@ def stop_one_of_three() -> None:
     pids = ray.get([rank.pid.remote() for rank in ranks])
     print(f"ranks {pids}", flush=True)
     with waiting.told():
-        fits = [rank.fit.remote(seconds) for rank, seconds in zip(ranks, (12, 2, 0), strict=True)]
+        fits = [rank.fit.remote(seconds) for rank, seconds in zip(ranks, (16, 2, 0), strict=True)]
         time.sleep(1)
         os.kill(pids[1], signal.SIGSTOP)
-        time.sleep(9)
+        time.sleep(13)
         os.kill(pids[1], signal.SIGCONT)
         ray.get(fits)
 
