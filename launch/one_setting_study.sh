@@ -34,7 +34,8 @@
 #   third    the same at a third of the learning rate, seed 0
 #   cost     5 runs of 40 steps of each way on addends, one at a time and in turns: the median time of their steps from 21 on.
 #            The only figure of time that is used; nothing else should run on the machine.
-#   results  the table, the figure and the claims, from docs/results/any_task.jsonl alone (in bfloat16 or on a GPU from another file there)
+#   results  the table, the figure and the claims, from docs/results/any_task.jsonl alone; in bfloat16 or on a
+#            GPU from a file of its own there
 # 110 runs of 2 to 4 minutes on 2 cores and 30 short ones. Stopped and started again, on another machine too, it goes on.
 # The results are in runs/one_setting_study: table.md and curves.png. It ends with status 1 if a claim does not hold.
 # SEEDS="0 1 2" JOBS=2 are the seeds of `arms` and how many of its runs go on at a time.

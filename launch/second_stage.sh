@@ -17,10 +17,11 @@
 #      another in the mean, and GRPO → STARE ends 0.10 or more below STARE → GRPO.
 #   5. How it was held does not count: bonus → GRPO ends within 0.05 of STARE → GRPO in the mean.
 #
-# launch/second_stage.sh runs them all. Each finished run becomes a line of docs/results/second_stage.jsonl, with its stage
-# 1 (of other steps, in bfloat16 or on a GPU one of another file there); a run whose line is there is not trained again, on whatever machine it was. Otherwise stage 1 is trained first, if its
-# model is not here. The results are in runs/second_stage: curves.png, table.md, and report.html of the runs that are here.
-# It ends with status 1 if a claim does not hold.
+# launch/second_stage.sh runs them all. Each finished run becomes a line of docs/results/second_stage.jsonl, with its
+# stage 1 (of other steps, in bfloat16 or on a GPU one of another file there); a run whose line is there is not trained
+# again, on whatever machine it was. Otherwise stage 1 is trained first, if its model is not here. The results are in
+# runs/second_stage: curves.png, table.md, and report.html of the runs that are here. It ends with status 1 if a claim
+# does not hold.
 # ARMS="closest-grpo-grpo" are some of the arms only. FIRST_STEPS=400 STEPS=200 SEEDS="3 4 5" JOBS=1 are the steps of the
 # stages, the seeds and how many runs go on at a time. launch/second_stage.sh ARM SEED is one of the runs.
 set -euo pipefail

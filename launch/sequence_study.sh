@@ -22,9 +22,10 @@
 #      below STARE's.
 #
 # launch/sequence_study.sh runs them all. A policy that has gone through all five becomes a line of
-# docs/results/sequence.jsonl (of other steps, in bfloat16 or on a GPU one of another file there), and is not trained again, on whatever machine it was; one that was interrupted goes on from
-# the last stage whose model is here. The results are in runs/sequence_study: curves.png and table.md. It ends with status 1
-# if a claim does not hold. A policy takes 8 to 15 minutes on 2 cores.
+# docs/results/sequence.jsonl (of other steps, in bfloat16 or on a GPU one of another file there), and is not trained
+# again, on whatever machine it was; one that was interrupted goes on from the last stage whose model is here. The
+# results are in runs/sequence_study: curves.png and table.md. It ends with status 1 if a claim does not hold. A policy
+# takes 8 to 15 minutes on 2 cores.
 # ARMS="stare" are some of the ways only. STEPS=120 SEEDS="6 7 8" JOBS=2 are the steps of a stage, the seeds and how many
 # policies go on at a time. launch/sequence_study.sh ARM SEED [STAGE] is one of them, up to the stage of this number.
 set -euo pipefail
