@@ -46,8 +46,14 @@ check_seeds() {
 
 # computed_in: prints the type that jobs compute in here, float32 or bfloat16, or gpu.
 computed_in() {
-    "$python" -W ignore -c 'from openrlhf_stare import runtime
-print("gpu" if not runtime.on_cpu() else "float32" if runtime.float32() else "bfloat16")'
+    "$python" -W ignore -c 'import sys
+from openrlhf_stare import options, runtime
+
+try:
+    print("gpu" if not runtime.on_cpu() else "float32" if runtime.float32() else "bfloat16")
+except options.UsageError as error:
+    print(f"{sys.argv[1]}: {error}", file=sys.stderr)
+    sys.exit(2)' "$script"
 }
 
 # results_of NAME: sets `results`, the study's file of results, once all is installed. Its runs have `usual_steps`, no other

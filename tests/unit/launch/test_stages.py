@@ -129,6 +129,12 @@ def test_runs_of_other_steps_or_another_type_have_a_file_of_their_own(steps, dty
     assert done.stdout == f"docs/results/{file} {dtype.get('OPENRLHF_STARE_CPU_DTYPE', 'float32')}\n", done
 
 
+def test_a_type_that_is_none_is_told_in_a_sentence():
+    done = shell("usual_steps=1; results_of sequence", steps="1", OPENRLHF_STARE_CPU_DTYPE="float")
+    said = "bash: OPENRLHF_STARE_CPU_DTYPE=float is neither float32 nor bfloat16: set it to one of them, or unset it\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
 def test_a_run_that_another_process_is_at_is_left_alone(tmp_path):
     run = tmp_path / "home/routes-stare-seed0"
     begin = "job=(--flag); begin_run; echo begun"
