@@ -71,6 +71,16 @@ def responses_of_a_rollout(args: SimpleNamespace) -> tuple[int, int]:
     return sampled, evenly_dealt(sampled, args)
 
 
+def steps_of_a_rollout(args: SimpleNamespace) -> int:
+    """How many optimizer steps the policy makes in one pass over a rollout; one that is only begun counts too."""
+    _, kept = responses_of_a_rollout(args)
+    if args.train.dynamic_batch_enable:
+        ranks = data_parallel_ranks(args)
+        of_step = args.train.batch_size // ranks * ranks
+        return _trained_on(args, "actor", kept) // of_step if of_step else 0
+    return -(-kept // args.train.batch_size)
+
+
 def nothing_kept(args: SimpleNamespace) -> Iterator[Finding]:
     """Of each rollout something is kept to train on."""
     sampled, kept = responses_of_a_rollout(args)

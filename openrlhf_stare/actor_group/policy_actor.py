@@ -21,6 +21,7 @@ from openrlhf_stare.actor_group.target_trainer import TargetTrainer
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, responses_to_record
 from openrlhf_stare.algorithms.control import STUCK_ROLLOUTS, EntropyController, EntropyOutOfRange
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
+from openrlhf_stare.algorithms.draw import places_of
 from openrlhf_stare.algorithms.verdict import BAND
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, notice
@@ -177,7 +178,14 @@ class StarePolicyActor(PolicyModelActor):
         log_probs = _selected([item.action_log_probs for item in items], masks)
         advantages = _selected([item.advantages for item in items], masks)
         mask = torch.ones_like(log_probs, dtype=torch.bool)
-        return base.Tokens(log_probs, advantages, mask, self.meter.take_tokens())
+        places = None
+        if self.loss and self.loss.method.needs_places:
+            rank, ranks = torch.distributed.get_rank(self.dp_group), torch.distributed.get_world_size(self.dp_group)
+            for number, item in enumerate(items):  # a micro-batch has those of its responses
+                item.index = [rank + number * ranks]
+            own = [places_of(item.index, len(mask))[0] for item, mask in zip(items, masks, strict=True)]
+            places = _selected(own, masks)
+        return base.Tokens(log_probs, advantages, mask, self.meter.take_tokens(), places)
 
     def _batch_entropy(self, tokens: base.Tokens) -> tuple[float, float]:
         """The mean entropy in nats of the log-prob pass's tokens over all ranks, NaN without any; and the share of the

@@ -6,13 +6,14 @@ import dataclasses
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from openrlhf.models import PolicyLoss
 from torch import Tensor
 
+from openrlhf_stare.algorithms.draw import places_of
 from openrlhf_stare.methods.base import OWN_MODULE, Method, Tokens, chosen, parts_of
 from openrlhf_stare.methods.stare import Stare, StareOptions
 from openrlhf_stare.options import Options, UsageError
@@ -93,12 +94,14 @@ class MethodLoss(PolicyLoss):
         action_mask: Tensor | None = None,
         *others,
         entropies: Tensor | None = None,
+        rows: Sequence[int] | None = None,
         **named,
     ) -> tuple:
         """Log-probs, advantages and mask (B, A) -> OpenRLHF's five values; the other arguments are passed through.
 
         Args:
             entropies: (B, A) of this pass, in nats, without a gradient; for a method with `needs_entropy`.
+            rows: (B,), the numbers of the responses in the rollout; for a method with `needs_places`.
 
         Raises:
             ValueError: the method needs entropies, and there are none.
@@ -107,7 +110,10 @@ class MethodLoss(PolicyLoss):
         mask = torch.ones_like(advantages, dtype=torch.bool) if action_mask is None else action_mask.bool()
         if self.method.needs_entropy and entropies is None:
             raise ValueError(f"{type(self.method).__name__} needs the tokens' entropies: give `entropies`")
-        tokens = Tokens(old_log_probs, advantages, mask, entropies)
+        places = None
+        if self.method.needs_places and rows is not None:
+            places = places_of(rows, mask.shape[1]).to(mask.device, non_blocking=True)
+        tokens = Tokens(old_log_probs, advantages, mask, entropies, places)
         with own_file_is_told():
             weighted, penalty = self._acted(log_probs, tokens)
         self._seconds += time.perf_counter() - start
@@ -122,8 +128,8 @@ class MethodLoss(PolicyLoss):
         with torch.no_grad():
             if not self._is_open:
                 mask = tokens.action_mask
-                entropies = None if tokens.entropies is None else tokens.entropies[mask]
-                pool = Tokens(tokens.log_probs[mask], tokens.advantages[mask], mask[mask], entropies)
+                entropies, places = (None if of is None else of[mask] for of in (tokens.entropies, tokens.places))
+                pool = Tokens(tokens.log_probs[mask], tokens.advantages[mask], mask[mask], entropies, places)
                 self._open(pool, self.strengths)
             weights = self.method.weights(tokens)
         advantages = tokens.advantages

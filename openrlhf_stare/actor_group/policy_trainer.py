@@ -25,6 +25,7 @@ class PolicyTrainer(ppo_actor.ActorPPOTrainer):
         control: the options of the entropy's controller.
         loss: the loss with the method in it; None without a method.
         meter: what takes the entropies of the policy's passes.
+        rows: the numbers of the responses of the micro-batch that is trained on; None where nobody gave them any.
     """
 
     actor_loss_fn: Any
@@ -35,6 +36,7 @@ class PolicyTrainer(ppo_actor.ActorPPOTrainer):
         method = base.chosen(args.policy_loss)
         self.control = base.control_of(args)
         self.loss: MethodLoss | None = None
+        self.rows: list[int] | None = None
         if method:
             options = base.options_of(method, args)
             # PolicyLoss keeps each of its arguments under the argument's name.
@@ -47,13 +49,15 @@ class PolicyTrainer(ppo_actor.ActorPPOTrainer):
         self.meter = EntropyMeter(actor, self.control.measure, needs_tokens=bool(method and method.needs_entropy))
 
     def _loss_of_the_pass(self, *of_openrlhf, **named) -> tuple:
-        """The policy loss as OpenRLHF's training step calls it, with the entropies of the pass that it just made."""
+        """The policy loss as OpenRLHF's training step calls it, with the entropies of the pass that it just made and
+        the numbers of its responses."""
         assert self.loss is not None
-        return self.loss(*of_openrlhf, entropies=self.meter.of_training, **named)
+        return self.loss(*of_openrlhf, entropies=self.meter.of_training, rows=self.rows, **named)
 
     def training_step(
         self, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict[str, Any] | None = None
     ) -> dict[str, Any]:
+        self.rows = experience.index
         counts = divisible_counts(self, experience, step, loss_batch_info)
         result = super().training_step(experience, kl_ctl, step, counts)
         if not result["num_action_tokens"]:

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openrlhf_stare.algorithms.draw import places_of
 from openrlhf_stare.algorithms.surprisal import surprisal
 from openrlhf_stare.methods import base
 from openrlhf_stare.methods.base import Method, Tokens
@@ -92,7 +93,8 @@ class TokenRecord:
     def _line(self, item: Any, method: Method | None) -> dict:
         mask = item.action_mask.bool()
         first = int(mask.nonzero()[0])
-        tokens = Tokens(item.action_log_probs[first:], item.advantages[first:], mask[first:])
+        places = None if item.index is None else places_of(item.index, len(mask))[0, first:]
+        tokens = Tokens(item.action_log_probs[first:], item.advantages[first:], mask[first:], places=places)
         weights: Tensor | None
         if method and method.needs_entropy:
             weights = torch.full((len(tokens.action_mask),), math.nan)

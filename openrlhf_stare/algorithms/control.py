@@ -204,8 +204,8 @@ class EntropyController:
     def __init__(self, control: EntropyControl, strengths: Sequence[Strength]) -> None:
         """
         Raises:
-            ValueError: the schedule does not go with the strengths. The message starts with `schedule` or the
-                strength's name, then its value.
+            ValueError: the schedule does not go with the strengths. The message starts with `schedule`, `sides`
+                or the strength's name, then its value.
         """
         self.control, self._strengths = control, tuple(strengths)
         schedule, is_pi = control.schedule, control.schedule == "pi"
@@ -242,14 +242,16 @@ class EntropyController:
             The strengths of the coming `fit`, by name, as `strengths` has them.
 
         Raises:
-            EntropyOutOfRange: it is the first one and 0, and an option is a percentage of it.
+            EntropyOutOfRange: the run's first one is 0, and an option is a percentage of it.
         """
         entropy = float(entropy)
         if not math.isfinite(entropy):
             self.rejected += 1
             return self.strengths
         if self.first_entropy is None:
-            self._set_first_entropy(entropy)
+            self.first_entropy = entropy
+        if self.first_entropy == 0 and self.control.percentages:
+            raise EntropyOutOfRange(self._nothing_to_take_a_share_of())
         self.target = self.control.target_at(self.updates, self.first_entropy)
         self.updates += 1
         self._count_towards_a_stop(entropy)
@@ -302,15 +304,12 @@ class EntropyController:
                 )
         return None
 
-    def _set_first_entropy(self, entropy: float) -> None:
-        percentages = self.control.percentages
-        if entropy == 0 and percentages:
-            name, value = next(iter(percentages.items()))
-            raise EntropyOutOfRange(
-                f"The entropy of the run's first rollout is 0, and --entropy.{name} {value} of it is 0 too: start "
-                "from a model that is not certain of every token, or give nats"
-            )
-        self.first_entropy = entropy
+    def _nothing_to_take_a_share_of(self) -> str:
+        name, value = next(iter(self.control.percentages.items()))
+        return (
+            f"The entropy of the run's first rollout is 0, and --entropy.{name} {value} of it is 0 too: start "
+            "from a model that is not certain of every token, or give nats"
+        )
 
     def _count_towards_a_stop(self, entropy: float) -> None:
         least, most = (self.control.nats(name, self.first_entropy) for name in ("stop_below", "stop_above"))

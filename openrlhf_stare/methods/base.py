@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from openrlhf_stare import methods
 from openrlhf_stare.algorithms.control import EntropyControl, Strength
+from openrlhf_stare.dealing import steps_of_a_rollout
 from openrlhf_stare.options import Options, UsageError, given
 from openrlhf_stare.rules import Finding
 
@@ -63,6 +64,8 @@ class Tokens:
     # order, of whichever responses this rank had in that pass, those without a finite reward too. In a micro-batch:
     # the training pass's, (B, A). Without a gradient: to push the entropy is what `entropy_coefficient` is for.
     entropies: Tensor | None = None
+    # int64, for a method with `needs_places`, else None: a number of each token that no other of the rollout has.
+    places: Tensor | None = None
 
 
 class Method:
@@ -72,6 +75,7 @@ class Method:
         name: the first part of its flags and figures, its file's name.
         Options: the dataclass of the options that become `--NAME.OPTION`.
         needs_entropy: whether `Tokens.entropies` is wanted; the training pass then computes entropies.
+        needs_places: whether `Tokens.places` is wanted.
         control: the published ones of the controller's options, where they are not `EntropyControl`'s defaults.
         of_schedule: schedule -> the options' defaults under it, where they are not those of `Options`.
         acts_in_first_step: whether it does anything while the policy is still the rollout's.
@@ -86,6 +90,7 @@ class Method:
     name: ClassVar[str] = ""
     Options: ClassVar[type[Options]] = Options
     needs_entropy: ClassVar[bool] = False
+    needs_places: ClassVar[bool] = False
     control: ClassVar[dict[str, Any]] = {"schedule": "open"}
     of_schedule: ClassVar[dict[str, dict[str, object]]] = {}
     acts_in_first_step: ClassVar[bool] = True
@@ -249,6 +254,7 @@ def compose(methods: list[type[Method]]) -> type[Method]:
         "of": tuple(methods),
         "control": methods[0].control,
         "needs_entropy": any(method.needs_entropy for method in methods),
+        "needs_places": any(method.needs_places for method in methods),
         "acts_in_first_step": any(method.acts_in_first_step for method in methods),
         "needs_advantages": all(method.needs_advantages for method in methods),
         "tells_tokens_apart": any(method.tells_tokens_apart for method in methods),
@@ -294,8 +300,7 @@ def options_of(method: type[Method], args: SimpleNamespace) -> Any:
 
 def is_idle(method: Method, args: SimpleNamespace) -> bool:
     """Whether a method never acts: it acts from the second optimizer step on a rollout on, and there is one."""
-    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    return not method.acts_in_first_step and args.train.batch_size >= responses and args.train.max_epochs == 1
+    return not method.acts_in_first_step and steps_of_a_rollout(args) <= 1 and args.train.max_epochs == 1
 
 
 def facts(method: Method, args: SimpleNamespace) -> dict[str, bool]:
@@ -394,16 +399,6 @@ def chosen(policy_loss: str) -> type[Method] | None:
 def strength_figures(method: Method | None) -> list[str]:
     """The figures with a method's strengths, the first one's first."""
     return [method.figure(strength.name) for strength in method.strengths] if method else []
-
-
-def first_strength(policy_loss: str) -> str | None:
-    """The figure with the first strength of the method that `--policy_loss` names; None without one.
-
-    Raises:
-        UsageError: there is no such method.
-    """
-    method = chosen(policy_loss)
-    return next(iter(strength_figures(method() if method else None)), None)
 
 
 def own_files(policy_loss: str) -> list[str]:

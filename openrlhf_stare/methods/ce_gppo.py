@@ -47,9 +47,10 @@ class CeGppo(Method):
     acts_in_first_step = False
 
     def penalty(self, log_probs: Tensor, tokens: Tokens) -> Tensor:
-        ratio = (log_probs - tokens.log_probs).clamp(min=-20.0, max=20.0).exp()
+        log_ratio = log_probs - tokens.log_probs
+        ratio = log_ratio.detach().exp()
         low, high = 1 - self.clip_range[0], 1 + self.clip_range[1]
-        of_one = ratio / ratio.detach()  # 1, with the gradient of log r
+        of_one = (log_ratio - log_ratio.detach()).exp()  # r / sg(r): 1, with the gradient of log r
         below = -low * tokens.advantages * (self.options.beta_low * of_one - 1)
         above = -high * tokens.advantages * (self.options.beta_high * of_one - 1)
         is_below = (tokens.advantages < 0) & (ratio < low)

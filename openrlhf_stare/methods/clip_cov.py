@@ -10,9 +10,9 @@ Ours differs from the published code (PRIME-RL/Entropy-Mechanism-of-RL, verl/tra
 - It takes means and the draw from one micro-batch of one rank and the current log-probs, and tokens that PPO clips
   already are not drawn. Here the pool is the rollout, before the first step, when nothing is clipped yet, and the
   drawn set stays for the whole `fit`.
-- It draws by a random permutation. Here each token has a number from its log-prob, its advantage and `seed`, and
-  those with the highest are drawn: on any number of ranks the same, and a resumed job draws as if it went on. Tokens
-  that are alike in both (a response that was sampled twice) have one number and are drawn together.
+- It draws by a random permutation. Here each token has a number from its log-prob, advantage, place and `seed`, and
+  those with the highest are drawn: on any number of ranks as many, and a resumed job draws as if it went on.
+  Without `Tokens.places`, tokens that are alike in log-prob and advantage have one number and are drawn together.
 
 It does nothing where no c is between low and high, as in rollouts whose advantages are all 0.
 """
@@ -49,6 +49,7 @@ class ClipCovOptions(Options):
 class ClipCov(Method):
     Options = ClipCovOptions
     options: ClipCovOptions
+    needs_places = True
 
     @property
     def strengths(self) -> tuple[Strength, ...]:
@@ -61,7 +62,7 @@ class ClipCov(Method):
         self.means = pooled_means(tokens.log_probs, tokens.advantages, group)
         drawn = share_count(self.means.tokens, self.share)
         in_band = self._in_band(tokens)
-        lots = lot_numbers(tokens.log_probs[in_band], tokens.advantages[in_band], self.options.seed)
+        lots = self._lots(tokens)[in_band]
         self.threshold = kth_largest([lots], [lambda n: min(n, drawn)], group=group)[0].item()
         own = [int(in_band.sum()), int((lots >= self.threshold).sum())]
         band, dropped = (all_reduce_sums(own, group) / max(self.means.tokens, 1)).tolist()
@@ -74,5 +75,7 @@ class ClipCov(Method):
     def weights(self, tokens: Tokens) -> Tensor | None:
         if self.share == 0:
             return None
-        lots = lot_numbers(tokens.log_probs, tokens.advantages, self.options.seed)
-        return (~(self._in_band(tokens) & (lots >= self.threshold))).float()
+        return (~(self._in_band(tokens) & (self._lots(tokens) >= self.threshold))).float()
+
+    def _lots(self, tokens: Tokens) -> Tensor:
+        return lot_numbers(tokens.log_probs, tokens.advantages, self.options.seed, tokens.places)

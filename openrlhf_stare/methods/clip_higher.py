@@ -55,14 +55,16 @@ class ClipHigher(Method):
 
     def cannot_go_with(self, args: SimpleNamespace) -> Iterator[Finding]:
         users, control = self.clip_range[1], control_of(args)
-        reached = "eps_high" if control.schedule in ("open", "gate") else "bound"
+        # Which of the two the schedule takes; the last one is what it can reach.
+        taken = {"adaptive": ("eps_high", "bound"), "pi": ("bound",)}.get(control.schedule, ("eps_high",))
+        reached = taken[-1]
         if getattr(self.options, reached) == users and control.sides == "below":
             yield Finding(
                 f"--clip_higher.{reached} {users:g}",
                 "is the upper clip range of --actor.eps_clip_low_high already, so that nothing would change",
                 "raise the first or lower the second",
             )
-        for name in ("eps_high", "bound"):
+        for name in taken:
             if getattr(self.options, name) < users:
                 yield Finding(
                     f"--clip_higher.{name} {getattr(self.options, name):g}",

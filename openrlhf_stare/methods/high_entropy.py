@@ -61,11 +61,14 @@ class HighEntropy(Method):
         ks = [lambda size: size - math.floor(place), lambda size: size - math.ceil(place)]
         below, above = (found.item() for found in kth_largest([entropies, entropies], ks, group=group))
         self.threshold = below + (above - below) * (place % 1) if place % 1 else below
-        kept = all_reduce_sums([int((entropies >= self.threshold).sum())], group).item()
+        kept = all_reduce_sums([int(self._kept(entropies).sum())], group).item()
         return {"high_entropy/threshold": self.threshold, "high_entropy/kept_ratio": kept / max(n, 1)}
 
     def weights(self, tokens: Tokens) -> Tensor | None:
-        return None if self.share == 1 else (_entropies(tokens) >= self.threshold * (1 - ROUNDING)).float()
+        return None if self.share == 1 else self._kept(_entropies(tokens)).float()
+
+    def _kept(self, entropies: Tensor) -> Tensor:
+        return entropies >= self.threshold * (1 - ROUNDING)
 
 
 def _entropies(tokens: Tokens) -> Tensor:

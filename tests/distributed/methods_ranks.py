@@ -15,6 +15,7 @@ import torch.multiprocessing as mp
 
 from openrlhf_stare.algorithms.control import EntropyController
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
+from openrlhf_stare.algorithms.draw import places_of
 from openrlhf_stare.methods import base
 
 WORLDS = (1, 2, 4)
@@ -27,6 +28,7 @@ OPTIONS = {
     "stare": [{"variant": "C2"}],
     "repo": [{"zeta": 0.3}, {"zeta": 0.0}],
 }
+NAMES = ("log_probs", "advantages", "mask", "entropies", "places")
 COMPOSITIONS = ["stare+repo+entropy_bonus", "kl_cov+sign_weights"]  # with the defaults of each
 
 
@@ -45,7 +47,8 @@ def rollout() -> dict[str, torch.Tensor]:
     mask = torch.rand(ROWS, COLUMNS, generator=random) < 0.8
     mask[-1], mask[3] = mask[0], False
     values["advantages"][5:8] = 0
-    return {name: tensor.masked_fill(~mask, 0) for name, tensor in values.items()} | {"mask": mask}
+    values = {name: tensor.masked_fill(~mask, 0) for name, tensor in values.items()}
+    return values | {"mask": mask, "places": places_of(range(ROWS), COLUMNS)}
 
 
 def splits(world: int) -> list[list[int]]:
@@ -56,8 +59,7 @@ def splits(world: int) -> list[list[int]]:
 
 
 def flat(share: dict[str, torch.Tensor]) -> base.Tokens:
-    mask = share["mask"]
-    return base.Tokens(share["log_probs"][mask], share["advantages"][mask], mask[mask], share["entropies"][mask])
+    return base.Tokens(*(share[name][share["mask"]] for name in NAMES))
 
 
 def in_training(method: base.Method, share: dict, rows: int, padded: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,11 +69,11 @@ def in_training(method: base.Method, share: dict, rows: int, padded: bool) -> tu
         batch = {name: tensor[start : start + rows] for name, tensor in share.items()}
         if padded:
             padding = {"log_probs": -1.0, "advantages": 0.0, "entropies": 9.0, "new_log_probs": -5.0, "mask": False}
+            padding["places"] = 0
             batch = {
                 name: torch.nn.functional.pad(tensor, (3, 4), value=padding[name]) for name, tensor in batch.items()
             }
-        names = ("log_probs", "advantages", "mask", "entropies")
-        tokens = base.Tokens(*(batch[name] for name in names))
+        tokens = base.Tokens(*(batch[name] for name in NAMES))
         weights, penalty = method.weights(tokens), method.penalty(batch["new_log_probs"], tokens)
         ones, zeros = torch.ones_like(batch["log_probs"]), torch.zeros_like(batch["log_probs"])
         both = torch.stack([ones if weights is None else weights, zeros if penalty is None else penalty])
@@ -96,7 +98,9 @@ def check(name: str, options: dict, rank: int, world: int, group: dist.ProcessGr
                 assert torch.equal(in_training(here, share, rows, padded), expected)
         if name == "clip_cov":
             dropped = all_reduce_sums([int((expected[0] == 0).sum())], group).item()
-            assert dropped == round(figures["clip_cov/dropped_ratio"] * sum(per_row))
+            n = int(whole["mask"].sum())
+            assert dropped == round(figures["clip_cov/dropped_ratio"] * n)
+            assert dropped == min(round(figures["clip_cov/band_ratio"] * n), int(starts["share"] * n))
 
 
 def check_empty(rank: int, group: dist.ProcessGroup) -> None:

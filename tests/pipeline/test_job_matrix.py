@@ -57,6 +57,7 @@ def test_clip_cov_sr_grpo_and_adaptive_in_partial_rollouts_with_dynamic_batches_
     drawn = list(zip(*(job.scalars[f"clip_cov/{name}_ratio"] for name in ("dropped", "band")), strict=True))
     assert any(band > 0 for _, band in drawn)
     assert all(0 < dropped <= band < 1 or dropped == band == 0 for dropped, band in drawn)
+    assert all(dropped <= share for (dropped, _), share in zip(drawn, job.scalars["clip_cov/share"], strict=True))
     assert all(0 <= ratio < 0.1 for ratio in job.scalars["is_filter_ratio"])
     assert any(length != 4 for length in job.scalars["response_length"])  # that of a well-formed answer
     # This mode's own trainer tells the ranks the step that is logged.

@@ -34,7 +34,8 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     flags = [*job_flags(addends, tmp_path), "--train.batch_size", "16", "--train.micro_batch_size", "8"]
     flags += ["--data.max_samples", "16", "--policy_loss", policy_loss, "--ckpt.load_enable", "--console", "compact"]
     flags += "--advantage_estimator gae --critic.num_gpus_per_node 1 --ckpt.save_steps 1".split()
-    strength = base.first_strength(policy_loss)
+    method = base.chosen(policy_loss)
+    strength = next(iter(base.strength_figures(method() if method else None)), None)
     if strength:
         flags += f"--entropy.schedule pi --entropy.target {TARGET}% --entropy.k_p 0 --entropy.k_i {K_I}".split()
         flags += f"--entropy.target_end {END}% --entropy.anneal_rollouts {ANNEAL}".split()

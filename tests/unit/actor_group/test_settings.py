@@ -67,6 +67,12 @@ def test_a_disk_that_cannot_be_written_to_costs_the_file_alone(tmp_path, capsys)
         ("--policy_loss stare --train.batch_size 128", False),
         ("--policy_loss clip_higher+stare --train.batch_size 128", False),
         ("--policy_loss clip_higher+kl_cov --train.batch_size 128", True),
+        # Half the prompts at once make rollouts of half the size.
+        ("--policy_loss kl_cov --rollout.vllm_generate_batch_size 8 --train.batch_size 64", True),
+        ("--policy_loss kl_cov --rollout.vllm_generate_batch_size 8 --train.batch_size 32", False),
+        # One whole step is made of 128 responses, and what is left is not trained on.
+        ("--policy_loss kl_cov --train.batch_size 96 --train.dynamic_batch_enable", True),
+        ("--policy_loss kl_cov --train.batch_size 96", False),
     ],
 )
 def test_a_method_that_never_acts_is_known_from_its_facts_and_the_batch(words, is_idle):

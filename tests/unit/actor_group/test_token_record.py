@@ -41,6 +41,7 @@ def response(log_probs, advantages, mask=None, reward=1.0, ids=None):
         advantages=torch.cat([prompt, torch.tensor(advantages)]),
         action_mask=torch.cat([prompt, mask]).long(),
         info={"reward": torch.tensor(reward)},
+        index=None,
     )
 
 

@@ -255,7 +255,12 @@ def test_the_first_entropy_goes_through_a_checkpoint_and_a_change_of_flags():
 def test_no_percentage_is_taken_of_an_entropy_of_zero():
     with pytest.raises(EntropyOutOfRange, match="rollout is 0, and --entropy.stop_above 50% of it is 0"):
         controller(W, stop_above="50%").update(0.0)
-    assert controller(W).update(0.0) == {"reweight_w": 1.1}
+    begun = controller(W)
+    assert begun.update(0.0) == {"reweight_w": 1.1}
+    resumed = controller(W, target="50%", schedule="pi")
+    resumed.follow(begun.state_dict())
+    with pytest.raises(EntropyOutOfRange, match="rollout is 0, and --entropy.target 50% of it is 0"):
+        resumed.update(0.3)
 
 
 # ── both sides ──

@@ -90,7 +90,7 @@ def refusal(*words: str) -> str:
             "--clip_higher.bound",
             "0.3",
             "lower",
-            "--policy_loss clip_higher --clip_higher.eps_high 0.4 --actor.eps_clip 0.31",
+            "--policy_loss clip_higher --entropy.schedule adaptive --clip_higher.eps_high 0.4 --actor.eps_clip 0.31",
         ),
         (
             "--clip_higher.eps_high",
@@ -256,6 +256,7 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "--entropy.target 50% --entropy.target_end 25% --entropy.anneal_rollouts 9 --entropy.stop_above 150%",
         "--policy_loss stare+entropy_bonus --entropy.schedule pi --entropy.sides both",
         "--policy_loss entropy_bonus+clip_higher --actor.policy_loss_type gspo --train.max_epochs 2",
+        "--policy_loss clip_higher --train.max_epochs 2 --entropy.schedule pi --actor.eps_clip_low_high 0.2 0.3",
         "--policy_loss clip_higher --train.max_epochs 2 --entropy.schedule pi --entropy.sides both "
         "--actor.eps_clip_low_high 0.2 0.25",
         "--advantage_estimator sr_grpo --rollout.n_samples_per_prompt 2 --sr_grpo.tau 1e-3",

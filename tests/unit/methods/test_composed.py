@@ -58,8 +58,7 @@ def test_strengths_and_figures_keep_their_names_with_the_methods_before_them():
     assert method.figure("stare/reweight_w") == "stare/reweight_w"
     assert method.flags().keys() >= {"stare.w_max", "entropy_bonus.bound"}
     assert figures == opened("stare", "bound")[1]
-    assert base.first_strength("stare+entropy_bonus") == "stare/reweight_w"
-    assert base.first_strength("ce_gppo+sign_weights") == "sign_weights/alpha"
+    assert base.strength_figures(base.chosen("ce_gppo+sign_weights")())[0] == "sign_weights/alpha"
     assert base.name_of("stare+/some/where/own.py") == "stare+own"
 
 

@@ -88,6 +88,16 @@ def test_ce_gppo_is_the_published_loss(case):
     assert_published(make("ce_gppo", surrogate, beta_low=case["beta_low"], beta_high=case["beta_high"]), case)
 
 
+def test_ce_gppo_gives_a_gradient_however_far_the_policy_has_gone():
+    """r is exp(-25) and exp(25), the gradient of a token's loss beta (1 - eps) and -beta (1 + eps)."""
+    method = base.find("ce_gppo")(clip_range=(0.2, 0.28))
+    old, advantages = torch.tensor([[-1.0, -26.0]]), torch.tensor([[-1.0, 1.0]])
+    log_probs = torch.tensor([[-26.0, -1.0]], requires_grad=True)
+    penalty = method.penalty(log_probs, base.Tokens(old, advantages, torch.ones(1, 2, dtype=torch.bool)))
+    penalty.sum().backward()
+    assert log_probs.grad.tolist() == [[pytest.approx(0.75 * 0.8), pytest.approx(-1.28)]]
+
+
 @pytest.mark.parametrize("case", PUBLISHED["high_entropy"], ids=lambda case: f"share {case['share']}")
 def test_high_entropy_keeps_the_published_tokens(case):
     entropies, mask = torch.tensor(case["entropies"]), torch.tensor(case["action_mask"]).bool()

@@ -1,11 +1,13 @@
 """Which tokens each method acts on, by hand: ties, ends of the range, and rollouts with nothing to act on."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
 from openrlhf_stare.algorithms.covariance import pooled_means, share_count, token_covariance
+from openrlhf_stare.algorithms.draw import places_of
 from openrlhf_stare.methods import base
 from openrlhf_stare.methods.clip_cov import ClipCovOptions
 
@@ -103,6 +105,23 @@ def test_clip_covs_draw_is_of_its_size_and_its_seed():
     assert int((opened("clip_cov", of, strength=0.05, low=0.2)[0].weights(of) == 0).sum()) == 50
 
 
+def test_clip_cov_draws_as_many_of_tokens_that_are_alike():
+    """A fifth of the tokens are certain, of responses with one advantage: c is 2, of the others 0.125."""
+    alike = torch.arange(10_000).reshape(100, 100) % 5 == 0
+    places = places_of(range(100), 100)
+    columns = torch.where(alike, 0.0, -1.25), torch.where(alike, 2.0, -0.5), torch.ones_like(alike)
+    batch = base.Tokens(*columns, places=places)
+    pool = base.Tokens(*(column.flatten() for column in columns), places=places.flatten())
+    method, figures = opened("clip_cov", pool)
+    assert figures == {"clip_cov/band_ratio": 0.2, "clip_cov/dropped_ratio": 0.0002}
+    dropped = method.weights(batch) == 0
+    assert dropped.sum() == 2 and alike[dropped].all()
+    padded = (torch.nn.functional.pad(column, (0, 3)) for column in columns)
+    assert torch.equal(method.weights(base.Tokens(*padded, places=places_of(range(100), 103)))[:, :100] == 0, dropped)
+    without = dataclasses.replace(pool, places=None)
+    assert opened("clip_cov", without)[1]["clip_cov/dropped_ratio"] == 0.2
+
+
 def test_clip_cov_refuses_an_empty_band():
     with pytest.raises(ValueError, match="^high 1.0 is not above low 2.0: give a range"):
         ClipCovOptions(low=2.0, high=1.0)
@@ -114,6 +133,9 @@ def test_high_entropy_keeps_the_share_of_highest_entropy_with_all_ties():
     assert weights("high_entropy", of, share=0.19) == [0, 1, 0, 0, 0, 0]  # the place 4.05
     assert weights("high_entropy", of, share=0.5) == [0, 1, 1, 0, 1, 0]  # from 0.25 on
     assert weights("high_entropy", of, strength=1.0) is None
+    near = tokens(entropies=[0.1, 0.2, 0.3, 0.5, 0.500001])  # within the rounding of the threshold
+    assert opened("high_entropy", near, share=0.2)[1]["high_entropy/kept_ratio"] == pytest.approx(2 / 5)
+    assert weights("high_entropy", near, share=0.2) == [0, 0, 0, 1, 1]
     ties = tokens(entropies=[0.5, 0.5, 0.5, 0.0, 0.0, 0.0])
     assert weights("high_entropy", ties, share=0.1, bound=0.01) == [1, 1, 1, 0, 0, 0]
     assert weights("high_entropy", tokens(entropies=[0.0] * 6)) == [1] * 6
