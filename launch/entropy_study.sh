@@ -30,7 +30,7 @@ run=$home/$arm-seed$seed inputs=$home/inputs-seed$seed
 addends_job "$inputs/model" "$inputs/prompts.jsonl" "$run"
 job+=(--train.seed "$seed" --entropy.record_tokens 4 --entropy.target 0.4)
 # So small a policy needs a far higher ceiling of W than 7B does, and fewer tokens to bear it, or more of the reward is
-# lost; O1 leaves PI at its ceiling.
+# lost.
 case $arm in
     grpo) job+=(--policy_loss openrlhf) ;;
     fixed) job+=(--entropy.schedule gate --stare.reweight_w 1.1) ;; # the paper's values

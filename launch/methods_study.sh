@@ -48,7 +48,7 @@ fi
 job+=(--train.seed "$seed" --entropy.record_tokens 4 --train.batch_size 64 --train.micro_batch_size 32)
 case $arm in
     grpo) job+=(--policy_loss openrlhf) ;;
-    # So small a policy needs far more than 7B: the entropy study's values for STARE, and each other's own bound.
+    # Under PI each method has its own bound.
     stare_pi) pi_job "$target" ;;
     *_pi) job+=(--policy_loss "$method" --entropy.schedule pi --entropy.k_p 3.9 --entropy.k_i 0.05 --entropy.target "$target") ;;
     # The published constants, which are the defaults; the target of those that have one, too.

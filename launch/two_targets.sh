@@ -21,7 +21,7 @@ mkdir -p "$run"
 # The prompts are those of one half, an episode of OpenRLHF's. The checkpoint at the end of the first episode is where
 # the second start goes on, with one episode more.
 addends_job "$home/model" "$home/prompts.jsonl" "$run"
-# So small a policy needs a far higher ceiling of W than 7B does.
+# Gains that go together with this ceiling of W; those of the other studies go with the default of 60.
 job+=(--entropy.schedule pi --entropy.k_p 4.7 --entropy.k_i 0.059 --stare.w_max 30 --ckpt.save_steps $((steps / 2)))
 say "$((steps / 2)) steps with the target 0.6"
 "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@" --entropy.target 0.6

@@ -46,7 +46,6 @@ class Substitution:
         relies_on: what of theirs ours uses, besides the place itself.
         missing: in place only where there is none of this: GPU, FLASH_ATTN or COMPILER; None for everywhere.
         wraps: `by` is a function that takes what stood there and returns what stands there instead.
-        is_new: theirs has nothing there.
         of_instance: the place is an attribute of an object of theirs, which only a running job has.
     """
 
@@ -59,7 +58,6 @@ class Substitution:
     relies_on: tuple[Theirs, ...] = ()
     missing: str | None = None
     wraps: bool = False
-    is_new: bool = False
     of_instance: bool = False
 
     @property
@@ -69,7 +67,7 @@ class Substitution:
     @property
     def of_theirs(self) -> tuple[Theirs, ...]:
         """All of theirs that has to be there."""
-        if self.is_new or self.of_instance or not self.name:
+        if self.of_instance or not self.name:
             return self.relies_on
         return (Theirs(self.module, self.name), *self.relies_on)
 

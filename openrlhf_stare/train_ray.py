@@ -44,7 +44,7 @@ def main() -> None:
         try:
             sys.exit(run())
         except UsageError as error:
-            print(f"train_ray: error: {printable(str(error))}", file=sys.stderr)
+            print(f"{console.ERROR} {printable(str(error))}", file=sys.stderr)
             sys.exit(2)
 
 

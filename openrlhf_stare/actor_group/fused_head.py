@@ -90,7 +90,11 @@ class FusedHeadActor(Actor):
         self._tried = False
 
     def forward(self, sequences: Tensor, action_mask: Tensor | None = None, attention_mask=None, **named):
-        """Raises ValueError if neither action tokens nor log-probs are asked for, but logits."""
+        """What `Actor.forward` returns for sequences (B, T) and action_mask (B, A).
+
+        Raises:
+            ValueError: neither action tokens nor log-probs are asked for, but logits.
+        """
         if action_mask is None and not named.get("return_logprobs"):
             raise ValueError("--actor.fused_head makes no logits, which this pass asks for: leave the flag out")
         wants_entropy = named.get("return_entropy", False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_stare import runtime, worker
-from openrlhf_stare.driver import console, resources, signals
+from openrlhf_stare.driver import console, paths, resources, signals
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.replacing import replaced
 from openrlhf_stare.rules import Finding, refuse
@@ -83,7 +82,7 @@ def job_wide(runtime_env: dict) -> dict:
 
     Ray refuses any key that is in both, even with equal values.
     """
-    submitted = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
+    submitted = paths.submitted_environment()
     if submitted.get("worker_process_setup_hook", worker.HOOK) != worker.HOOK:
         raise UsageError(
             f"the job's runtime environment sets worker_process_setup_hook {submitted['worker_process_setup_hook']}, "

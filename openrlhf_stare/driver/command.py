@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 
-from openrlhf_stare.driver.seams import MissingSeam
+from openrlhf_stare.driver.seams import INSTALL, MissingSeam
 from openrlhf_stare.options import UsageError
 
 PARSING = "args = parser.parse_args()"  # the statement between the two halves of the block
@@ -88,7 +88,7 @@ def _block() -> tuple[CodeType, CodeType]:
     if PARSING not in statements or statements[-1] != "train(args)":
         raise MissingSeam(
             f"OpenRLHF's train_ppo_ray.py does not end with `{PARSING}`, its checks and `train(args)`, which "
-            "openrlhf-stare needs: install openrlhf==0.11.2"
+            f"openrlhf-stare needs: {INSTALL}"
         )
     middle = statements.index(PARSING)
     imports = [node for node in tree.body if _is_standard(node)]

@@ -87,7 +87,7 @@ def watched() -> Iterator[None]:
         if death:
             if not isinstance(error, KeyboardInterrupt):
                 traceback.print_exc()
-            sys.exit(f"train_ray: error: {death}")
+            sys.exit(f"{console.ERROR} {death}")
         raise
     finally:
         over.set()
@@ -110,7 +110,7 @@ def _interrupt_a_waiting_driver(over: threading.Event) -> None:
             continue
         os.kill(os.getpid(), signal.SIGUSR1)
         if not over.wait(END_SECONDS):
-            console.fail(f"train_ray: error: {death}")
+            console.fail(f"{console.ERROR} {death}")
             os._exit(1)
 
 

@@ -178,7 +178,7 @@ def _answer_with_one_line(parser: argparse.ArgumentParser) -> None:
         message = printable(" ".join(message.split()))
         if message.startswith("unrecognized arguments: "):
             message += _did_you_mean(message.split()[2:], [*parser._option_string_actions])
-        parser.exit(2, f"train_ray: error: {message}\n")
+        parser.exit(2, f"{console.ERROR} {message}\n")
 
     parser.error = error  # type: ignore[method-assign]
 

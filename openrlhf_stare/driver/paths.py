@@ -21,7 +21,7 @@ def make_absolute(args: SimpleNamespace) -> None:
 
     A job that was submitted with a working directory keeps its own: every node has a copy and runs its workers there.
     """
-    if _has_working_directory():
+    if "working_dir" in submitted_environment():
         return
     args.ckpt.path, args.ckpt.output_dir = os.path.abspath(args.ckpt.path), os.path.abspath(args.ckpt.output_dir)
     if args.logger.tensorboard_dir:
@@ -54,8 +54,9 @@ def lost_with_the_job(args: SimpleNamespace) -> Iterator[Finding]:
         "--ckpt.output_dir": args.ckpt.output_dir,
         "--logger.tensorboard_dir": args.logger.tensorboard_dir,
     }
+    is_copied = "working_dir" in submitted_environment()
     for flag, path in written.items():
-        if _has_working_directory() and path and not os.path.isabs(path):
+        if is_copied and path and not os.path.isabs(path):
             yield Finding(
                 f"{flag} {path}",
                 "is relative, and a job that was submitted with a working directory has a copy of it on each node, "
@@ -64,7 +65,9 @@ def lost_with_the_job(args: SimpleNamespace) -> Iterator[Finding]:
             )
 
 
-def _has_working_directory() -> bool:
-    """Whether Ray runs the job in a copy of the folder that it was submitted from."""
-    submitted = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
-    return "working_dir" in submitted
+def submitted_environment() -> dict:
+    """The runtime environment that a job submitted to Ray brings; empty for one that was not submitted.
+
+    With a `working_dir` Ray runs the job in a copy of the folder that it was submitted from.
+    """
+    return json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}

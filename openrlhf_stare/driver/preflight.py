@@ -17,7 +17,7 @@ from typing import Any
 
 import openrlhf_stare
 from openrlhf_stare import runtime
-from openrlhf_stare.driver import cluster, files, resources
+from openrlhf_stare.driver import cluster, files, resources, seams
 from openrlhf_stare.notices import printable
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.rules import refuse
@@ -105,7 +105,7 @@ def _versions(args: SimpleNamespace) -> str:
     if args.ds.use_liger_kernel:
         needed["liger-kernel",] = ", which --ds.use_liger_kernel needs"
     for names, why in needed.items():
-        found = [(name, version) for name in names if (version := _version(name))]
+        found = [(name, version) for name in names if (version := seams.installed(name))]
         if not found:
             raise UsageError(f"{names[0]} is not installed{why}: run launch/install.sh on this node")
         stack += found
@@ -132,13 +132,6 @@ def _other_versions(found: dict[str, str]) -> list[str]:
                     f"asks for: pip install '{name}{asked.specifier}'"
                 )
     return clauses
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 # What the cluster is asked

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from openrlhf_stare.driver.console import ERROR
+
 TERMINATED = 128 + signal.SIGTERM
 _terminated = False
 
@@ -41,7 +43,7 @@ def told() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if _terminated:
-            print("train_ray: error: ended by SIGTERM", file=sys.stderr, flush=True)
+            print(f"{ERROR} ended by SIGTERM", file=sys.stderr, flush=True)
             sys.exit(TERMINATED)
         sys.excepthook = lambda *_: print("train_ray: interrupted", file=sys.stderr, flush=True)
         raise

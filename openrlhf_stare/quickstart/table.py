@@ -28,7 +28,11 @@ Curves = dict[str, list[float]]
 
 
 def read_one_run(run_dir: Path) -> Run:
-    """The run whose logs are under `run_dir`."""
+    """The run whose logs are under `run_dir`.
+
+    Raises:
+        ValueError: there are logs of no run or of several.
+    """
     folders = {path.parent for path in run_dir.rglob(LOGS)}
     if len(folders) != 1:
         raise ValueError(f"{run_dir} holds the logs of {len(folders)} runs; give the folder of one run")

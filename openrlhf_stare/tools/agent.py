@@ -14,8 +14,8 @@ they have no part in the loss or in STARE's statistics. A turn that the model en
 and so does one more program than it may run. Then the reward function of `--reward.remote_url` scores the whole text.
 
 An exception in an agent ends OpenRLHF's whole job. So a failure of the tool is told to the model as the program's
-output, and a failure of the reward function costs its response: the reward is NaN, which our guard leaves out of
-training.
+output, and a failure of the reward function costs its response: the reward is NaN, and
+`rollout/experience_maker.py` leaves it out of training.
 
 What a program prints is data to the policy. Control tokens of the chat format and fences in it are broken, in the form
 that the tokenizer's normalizer gives it, so that it can neither end its block nor the turn.

@@ -52,7 +52,7 @@ def group_log_softmax(sequence_log_probs: Tensor, valid: Tensor) -> Tensor:
 
 
 def target_distribution(
-    old_sequence_log_probs: Tensor, rewards: Tensor, *, valid: Tensor | None = None, eta: float = 1.0
+    old_sequence_log_probs: Tensor, rewards: Tensor, *, valid: Tensor | None = None, eta: float = TpoConfig.eta
 ) -> Tensor:
     """The target q ∝ p_old · exp(u/η), u being the rewards less their group's mean over its population std.
 

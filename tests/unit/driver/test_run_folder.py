@@ -190,12 +190,13 @@ def test_after_a_job_has_ended_the_next_says_nothing(tmp_path, locks, capsys):
 
 
 @pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1], ids=["alive", "none"])
-def test_another_process_of_the_same_number_is_not_the_owner(tmp_path, monkeypatch, pid):
+def test_another_process_of_the_same_number_is_not_the_owner(tmp_path, monkeypatch, pid, capsys):
     monkeypatch.setattr(fcntl, "flock", no_flock)
     owner = {"host": socket.gethostname(), "pid": pid, "started": 1}
     (tmp_path / run_folder.LOCK).write_text(json.dumps(owner))
     with run_folder.held(str(tmp_path)):
-        pass
+        assert json.loads((tmp_path / run_folder.LOCK).read_text())["pid"] == os.getpid()
+    assert f"process {pid}" in capsys.readouterr().err
 
 
 def test_of_another_host_s_process_nothing_is_known_without_flock(tmp_path, monkeypatch):
@@ -212,7 +213,7 @@ def test_of_another_host_s_process_nothing_is_known_without_flock(tmp_path, monk
 def test_a_damaged_lock_is_nobody_s(tmp_path, text, locks):
     (tmp_path / run_folder.LOCK).write_text(text)
     with run_folder.held(str(tmp_path)):
-        pass
+        assert json.loads((tmp_path / run_folder.LOCK).read_text())["pid"] == os.getpid()
 
 
 def test_a_folder_that_cannot_be_written_is_refused():
