@@ -182,6 +182,21 @@ OPENRLHF = (
         wraps=True,
     ),
     Substitution(
+        "openrlhf.utils.agent",
+        "SingleTurnAgentExecutor._fetch_rewards_via_http",
+        "openrlhf_stare.rollout.reward_answers.telling_fetch",
+        "a reward server answers nothing, or no reward, and nobody is told",
+        "engines",
+        relies_on=(
+            Theirs(
+                "openrlhf.utils.agent",
+                "SingleTurnAgentExecutor._fetch_rewards_via_http",
+                arguments=("queries_list", "prompts_list", "labels_list"),
+            ),
+        ),
+        wraps=True,
+    ),
+    Substitution(
         "openrlhf.trainer.ppo_utils.experience_maker",
         "RemoteExperienceMaker",
         "openrlhf_stare.rollout.experience_maker.StareExperienceMaker",

@@ -196,6 +196,31 @@ def refuse_other_type(checkpoint: Path, param_dtype: str) -> None:
         )
 
 
+def refuse_other_ranks(checkpoint: Path, args: SimpleNamespace, model: str) -> None:
+    """Refuse a checkpoint of another number of ranks: DeepSpeed asserts that, when all models are loaded.
+
+    Args:
+        args: OpenRLHF's nested arguments; all ranks share the batch, as without ring attention or tensor parallelism.
+        model: whose checkpoint it is, actor or critic.
+
+    Raises:
+        UsageError: the checkpoint is of another number of ranks, or of ZeRO-3 where this job is not, or the reverse.
+    """
+    of, zero_stage = getattr(args, model), args.ds.zero_stage
+    nodes, of_node, ranks = of.num_nodes, of.num_gpus_per_node, of.num_nodes * of.num_gpus_per_node
+    saved = len(list(checkpoint.glob("*zero_pp_rank_*_optim_states.pt")))
+    is_stage_3 = any(checkpoint.glob("zero_pp_rank_*_model_states.pt"))
+    remedy = "give what it was saved with, or start from the model that it saved, without --ckpt.load_enable"
+    if saved and saved != ranks:
+        raise UsageError(
+            f"--{model}.num_nodes {nodes} x --{model}.num_gpus_per_node {of_node} are {ranks} ranks, and {checkpoint} "
+            f"was saved by {saved}: {remedy}"
+        )
+    if saved and is_stage_3 != (zero_stage == 3):
+        of = "ZeRO-3" if is_stage_3 else "ZeRO-1 or -2"
+        raise UsageError(f"--ds.zero_stage {zero_stage} cannot go on with {checkpoint} of {of}: {remedy}")
+
+
 # ── all checkpoints of a job ──
 
 

@@ -15,7 +15,13 @@ import torch
 
 from openrlhf_stare.actor_group.fused_head import actor_class
 from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
-from openrlhf_stare.actor_group.saving import BEGINNING, full_disk_is_told, refuse_non_finite, remedy
+from openrlhf_stare.actor_group.saving import (
+    BEGINNING,
+    full_disk_is_told,
+    kept_learning_rate,
+    refuse_non_finite,
+    remedy,
+)
 from openrlhf_stare.actor_group.settings import write_settings
 from openrlhf_stare.actor_group.target_trainer import TargetTrainer
 from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, responses_to_record
@@ -70,6 +76,8 @@ class StarePolicyActor(PolicyModelActor):
         strengths = self.loss.method.strengths if self.loss else ()
         self.controller = EntropyController(self.trainer.control, strengths)
         self._restore(self.checkpoint_states)
+        if self.checkpoint_states and (sentence := kept_learning_rate("actor", args.actor, self.actor_scheduler)):
+            self._notice(sentence)
         if sentence := self.controller.percentages:  # of the run's start, which the checkpoint has
             self._notice(sentence)
         self._told_of_no_advantage = self._told_of_a_bound = False
@@ -229,7 +237,11 @@ class StarePolicyActor(PolicyModelActor):
             super().save_checkpoint(tag, client_states, metric_value, metric_key)
 
     def get_checkpoint_states(self) -> dict[str, Any]:
-        return super().get_checkpoint_states() or dict(BEGINNING)
+        states = super().get_checkpoint_states() or dict(BEGINNING)
+        # A loader that has come to its end begins anew: OpenRLHF would go through the same episode twice.
+        if states.get("data_loader_state_dict", {}).get("_iterator_finished"):
+            states = {**states, "episode": states["episode"] + 1}
+        return states
 
     def save_model(self) -> None:
         """The trained model, at the end of the job.

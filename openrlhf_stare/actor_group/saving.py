@@ -49,6 +49,23 @@ def remedy(model: str) -> str:
     )
 
 
+def kept_learning_rate(model: str, options: Any, scheduler: Any) -> str | None:
+    """Of a model (actor or critic) that was loaded from a checkpoint: that its learning rate is not the flag's.
+
+    Args:
+        options: the nested arguments of the model.
+        scheduler: torch's, as the checkpoint has set it.
+    """
+    flag, rates = options.adam.lr, sorted(set(scheduler.base_lrs))
+    if options.optim != "adam" or rates == [flag]:
+        return None
+    return (
+        f"--{model}.adam.lr {flag:g} has no effect: the checkpoint has the optimizer and its learning rate of "
+        f"{', '.join(f'{rate:g}' for rate in rates)}, with which the job goes on. To change it, start from the saved "
+        "model, without --ckpt.load_enable"
+    )
+
+
 def refuse_non_finite(model: torch.nn.Module, name: str, unwritten: str) -> None:
     """Look through the parameters of all ranks: the last optimizer step may have broken them.
 

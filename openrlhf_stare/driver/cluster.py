@@ -11,6 +11,7 @@ from typing import Any
 
 from openrlhf_stare import runtime, worker
 from openrlhf_stare.driver import console, paths, resources, signals
+from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.replacing import replaced
 from openrlhf_stare.rules import Finding, refuse
@@ -63,6 +64,8 @@ def start(
 
         scaling.wait_for_resources(args)
         refuse(*unfit(args, ray.cluster_resources()))
+        if sentence := taken_by_others(args, ray.available_resources()):
+            notice(sentence)
         console.end_phase("Ray")
     return context
 
@@ -73,8 +76,23 @@ def as_it_is(host: str) -> str:
 
 
 def unfit(args: SimpleNamespace, available: dict[str, float]) -> tuple[Iterator[Finding], ...]:
-    """What is wrong with a cluster with these totals, `ray.cluster_resources()`, for the job."""
-    return resources.too_small(args, available), runtime.driver_without_a_gpu(available)
+    """What is wrong with the cluster that was joined, of these totals, `ray.cluster_resources()`, for the job."""
+    import ray
+
+    nodes = (node["Resources"] for node in ray.nodes() if node["Alive"])
+    too_small = resources.too_small(args, available)
+    return too_small, resources.unplaceable(args, nodes), runtime.driver_without_a_gpu(available)
+
+
+def taken_by_others(args: SimpleNamespace, free: dict[str, float]) -> str | None:
+    """What a job waits for whose GPUs are there and not free, `free` being `ray.available_resources()`; else None."""
+    needs = resources.required(args)
+    if needs.gpus <= free.get("GPU", 0):
+        return None
+    return (
+        f"The job needs {needs.gpus} GPUs, and {free.get('GPU', 0):g} are free: it waits until other jobs end "
+        "(`ray job list`)"
+    )
 
 
 def job_wide(runtime_env: dict) -> dict:

@@ -5,7 +5,7 @@ And whether the ranks of each model can share an optimizer step's batch, which D
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -145,6 +145,18 @@ def too_small(args: SimpleNamespace, available: dict[str, float]) -> Iterator[Fi
         f"lower these flags, or start the cluster with `ray start --head --num-gpus={needs.gpus} "
         f"--num-cpus={needs.cpus}` or with more nodes, for which --wait_for_resources SECONDS waits",
     )
+
+
+def unplaceable(args: SimpleNamespace, nodes: Iterable[dict[str, float]]) -> Iterator[Finding]:
+    """The nodes with these totals have a CPU beside each GPU: Ray places both together, or waits for ever."""
+    needs = required(args)
+    pairs = sum(int(min(node.get("GPU", 0), node.get("CPU", 0))) for node in nodes)
+    if pairs < needs.gpus:
+        yield Finding(
+            "the job",
+            f"needs {needs}, each of these GPUs with a CPU of its own node, and the nodes have {pairs} such pairs",
+            "start the nodes with GPUs with more CPUs (`ray start --num-cpus`), or lower these flags",
+        )
 
 
 def _ranks(prefix: str, what: str, model: SimpleNamespace) -> tuple[str, int]:

@@ -29,7 +29,8 @@ def check(args: SimpleNamespace) -> str | None:
         args: the nested arguments as OpenRLHF's `train` gets them.
 
     Returns:
-        With `--ckpt.load_enable` and nothing to resume from, what to tell the user, a sentence; else None.
+        With `--ckpt.load_enable`, if there is nothing to resume from, or nothing for the critic, a sentence for the
+        user; else None.
 
     Raises:
         UsageError: without `--ckpt.load_enable` there are some, of another run; with it all are damaged, or of a job
@@ -59,6 +60,11 @@ def _beginning(args: SimpleNamespace) -> str | None:
     tag, sentence = checkpoints.resume_point(folders)
     if tag is not None:
         checkpoints.refuse_other_type(folders[0] / tag, args.ds.param_dtype)
+        if args.ds.ring_attn_size == args.ds.tensor_parallel_size == 1:
+            for folder in folders:
+                checkpoints.refuse_other_ranks(folder / tag, args, folder.name.removeprefix("_"))
+        if args.critic.model_name_or_path and len(folders) == 1:
+            return f"--ckpt.path {args.ckpt.path} has no checkpoint of the critic, which starts anew"
         return None
     sibling = similar_folder(Path(args.ckpt.path))
     return f"{sentence} (there are checkpoints in {sibling}: was that meant?)" if sibling else sentence

@@ -43,13 +43,15 @@ class Workers:
 
         Raises:
             WorkerFailed: it took longer, or the process ended over it.
+            RuntimeError: there is no process, which is not the answer's fault.
         """
         worker = self._idle.get()
         try:
             if worker is None or worker.poll() is not None:
                 command = [sys.executable, str(self.script), str(seconds)]
                 worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-                _reply(worker, SECONDS_TO_START)
+                if not _reply(worker, SECONDS_TO_START):
+                    raise RuntimeError(f"{self.script.name} did not start (status {worker.wait()})")
             print(question, file=worker.stdin, flush=True)
             reply = _reply(worker, seconds + SECONDS_OVER)
             if not reply:

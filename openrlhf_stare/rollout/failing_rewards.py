@@ -37,6 +37,6 @@ class RewardWatch:
         if self.options.stop_after and self.failed >= self.options.stop_after:
             raise RewardsFail(
                 f"In {self.failed} rollouts in a row more than half of the responses had no reward, in the last one "
-                f"{without} of {responses}: fix the reward function, whose first error stands above, or give another "
-                "--failed_rewards.stop_after (0 for never)"
+                f"{without} of {responses}: fix the reward function or server, whose first error stands above, or "
+                "give another --failed_rewards.stop_after (0 for never)"
             )

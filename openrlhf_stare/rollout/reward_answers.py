@@ -1,7 +1,8 @@
-"""What a `reward_func` answers for one response, and what it raises.
+"""What a `reward_func` or a reward server answers for one response, and what is raised over it.
 
 OpenRLHF 0.11.2 calls it with lists of one query, one prompt and one label, and wants a dict with tensors of one
 number. It logs an exception on a line among thousands, and takes a list for the rewards of a batch or fails with it.
+A function that calls `sys.exit` ends the event loop of its engine, which never answers again.
 """
 
 from __future__ import annotations
@@ -26,13 +27,29 @@ def telling_fetch(fetch: Callable[..., Awaitable[list]]) -> Callable[..., Awaita
     """OpenRLHF's fetch of rewards, which takes numbers in any form, and tells the user the first exception."""
 
     async def fetch_and_tell(self, queries, prompts, labels):
+        if self.reward_func and not isinstance(self.reward_func, WithoutExit):
+            self.reward_func = WithoutExit(self.reward_func)
         try:
             return [as_wanted(answer) for answer in await fetch(self, queries, prompts, labels)]
-        except Exception as error:  # the file is the user's
-            _tell_once(self.reward_endpoints[0], error, prompts[0])
+        except Exception as error:  # the file or the server is the user's
+            who = "function" if self.reward_func else f"server {', '.join(self.reward_endpoints)}"
+            _tell_once(who, error, prompts[0])
             raise
 
     return fetch_and_tell
+
+
+class WithoutExit:
+    """A reward function whose `sys.exit` is an error like any other."""
+
+    def __init__(self, function: Callable) -> None:
+        self.function = function
+
+    def __call__(self, *batch: list) -> object:
+        try:
+            return self.function(*batch)
+        except SystemExit as error:
+            raise RuntimeError(f"sys.exit({error.code!r})").with_traceback(error.__traceback__) from None
 
 
 def as_wanted(answer: object) -> object:
@@ -45,8 +62,34 @@ def as_wanted(answer: object) -> object:
         return None
     if not isinstance(answer, Mapping):
         answer = {"rewards": answer}
-    one = {name: _one_number(answer[name]) for name in ("rewards", "scores") if answer.get(name) is not None}
-    return {**answer, **one}
+    if "rewards" not in answer:
+        raise ValueError(f"the reward of one response is {problem(answer)}: {WANTED}")
+    taken: dict[str, Any] = {
+        name: _one_number(answer[name]) for name in ("rewards", "scores") if answer.get(name) is not None
+    }
+    if (extra_logs := answer.get("extra_logs")) is not None:
+        if said := _no_figures(extra_logs):
+            if "extra_logs" not in _told:
+                notice(f"The reward of a response has {said}, which is not logged")
+            _told.add("extra_logs")
+        logged = extra_logs.items() if isinstance(extra_logs, Mapping) else ()
+        taken["extra_logs"] = {name: value for name, value in logged if _is_figure(value)}
+    return {**answer, **taken}
+
+
+def _no_figures(extra_logs: object) -> str | None:
+    """What of `extra_logs` OpenRLHF cannot log; None if it can log all."""
+    if not isinstance(extra_logs, Mapping):
+        return f'"extra_logs" as a {type(extra_logs).__name__} and no dict'
+    for name, value in extra_logs.items():
+        if not _is_figure(value):
+            return f'"extra_logs" with {name!r} as a {type(value).__name__} and no number'
+    return None
+
+
+def _is_figure(value: object) -> bool:
+    """Whether it is a number, or a tensor, of which OpenRLHF logs the first."""
+    return only_number(value) is not None or (isinstance(value, torch.Tensor) and value.numel() > 0)
 
 
 def problem(answer: object) -> str | None:
@@ -63,7 +106,8 @@ def problem(answer: object) -> str | None:
             return f'"{name}" of the shape {tuple(value.shape)}'
         if value is not None and not isinstance(value, (torch.Tensor, int, float)):
             return f'"{name}" as a {type(value).__name__}'
-    return None
+    extra_logs = answer.get("extra_logs")
+    return None if extra_logs is None else _no_figures(extra_logs)
 
 
 def only_number(value: Any) -> Any:
@@ -95,12 +139,12 @@ def place_of(error: Exception) -> str:
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "an unknown line"
 
 
-def _tell_once(path: str, error: Exception, prompt: str) -> None:
-    if path in _told:
+def _tell_once(who: str, error: Exception, prompt: str) -> None:
+    if who in _told:
         return
-    _told.add(path)
+    _told.add(who)
     said = " ".join(str(error).split())[:SHOWN]
     notice(
-        f"The reward function raised {type(error).__name__}: {said} ({place_of(error)}) for the prompt "
+        f"The reward {who} raised {type(error).__name__}: {said} ({place_of(error)}) for the prompt "
         f"{prompt[:SHOWN]!r}; its response is left out of training, and so is every other for which it fails"
     )

@@ -283,6 +283,25 @@ def test_the_critic_counts_if_the_job_has_one_that_was_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("gpus", "stage", "said"),
+    [
+        (4, 3, "--actor.num_nodes 1 x --actor.num_gpus_per_node 4 are 4 ranks, and {} was saved by 2: give what"),
+        (2, 2, "--ds.zero_stage 2 cannot go on with {} of ZeRO-3: give what"),
+    ],
+)
+def test_a_checkpoint_of_other_ranks_or_another_stage_is_refused(folder, gpus, stage, said):
+    def args(gpus: int, stage: int) -> SimpleNamespace:
+        actor = SimpleNamespace(num_nodes=1, num_gpus_per_node=gpus)
+        return SimpleNamespace(actor=actor, ds=SimpleNamespace(zero_stage=stage))
+
+    checkpoint = finished(folder / "global_step1")
+    checkpoints.refuse_other_ranks(checkpoint, args(2, 3), "actor")
+    with pytest.raises(UsageError) as caught:
+        checkpoints.refuse_other_ranks(checkpoint, args(gpus, stage), "actor")
+    assert str(caught.value).startswith(said.format(checkpoint))
+
+
+@pytest.mark.parametrize(
     ("saved", "param_dtype", "said"),
     [("bfloat16", "fp32", "computes in float32"), ("float32", "bf16", "computes in bfloat16")],
 )

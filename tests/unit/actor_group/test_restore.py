@@ -1,10 +1,13 @@
 """What the policy actor takes from a checkpoint, and what it says of it."""
 
 import dataclasses
+import itertools
+import re
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_stare import EntropyControl, EntropyController, StareOptions, worker
 
@@ -12,6 +15,7 @@ worker.install()
 
 from openrlhf_stare.actor_group import policy_actor  # noqa: E402
 from openrlhf_stare.actor_group.policy_actor import StarePolicyActor  # noqa: E402
+from openrlhf_stare.actor_group.saving import kept_learning_rate  # noqa: E402
 from openrlhf_stare.methods.stare import Stare  # noqa: E402
 
 CONTROL, STARE = EntropyControl(schedule="adaptive", target=0.4), StareOptions(variant="C2")
@@ -38,6 +42,36 @@ def actor_with(
     actor.loss, actor.controller = SimpleNamespace(method=Stare(stare)), fresh_controller(control, stare)
     actor._restore(checkpoint_states)
     return actor, said
+
+
+def test_a_checkpoint_of_the_end_of_an_episode_goes_on_with_the_next(tmp_path):
+    """A loader that was used up begins anew: the prompts of the episode would be trained on twice."""
+    loader = StatefulDataLoader(range(5), batch_size=2)
+    rows = iter(loader)
+    for batches, episode in ((3, 1), (1, 2)):  # the second time the loader finds that there are no more
+        next(itertools.islice(rows, batches - 1, None), None)
+        actor, _ = actor_with({})
+        actor.checkpoint_states = {"episode": 1, "global_step": 3, "data_loader_state_dict": loader.state_dict()}
+        states = actor.get_checkpoint_states()
+        assert states == {**actor.checkpoint_states, "episode": episode}
+    resumed = StatefulDataLoader(range(5), batch_size=2)
+    resumed.load_state_dict(states["data_loader_state_dict"])
+    assert len(list(resumed)) == 3
+    assert actor_with({})[0].get_checkpoint_states()["episode"] == 0
+
+
+@pytest.mark.parametrize(
+    ("optim", "flag", "rates", "said"),
+    [
+        ("adam", 1e-6, [1e-6, 1e-6], None),
+        ("adam", 1e-7, [1e-6, 1e-6], "--actor.adam.lr 1e-07 has no effect: .* learning rate of 1e-06, with which"),
+        ("muon", 1e-7, [1e-6, 1e-3], None),
+    ],
+)
+def test_a_learning_rate_that_the_checkpoint_overrules_is_told(optim, flag, rates, said):
+    options = SimpleNamespace(optim=optim, adam=SimpleNamespace(lr=flag))
+    sentence = kept_learning_rate("actor", options, SimpleNamespace(base_lrs=rates))
+    assert sentence is None if said is None else re.match(said, sentence)
 
 
 DISK_FULL = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"  # what torch.save says of one

@@ -205,6 +205,14 @@ def test_the_sum_is_what_openrlhf_asks_ray_for(args):
 # The sentence
 
 
+def test_a_gpu_without_a_cpu_on_its_node_is_none():
+    """Ray would wait for ever for a place for both."""
+    head, node = {"CPU": 16.0}, {"GPU": 8.0, "CPU": 2.0}
+    with pytest.raises(UsageError, match="^the job needs 3 GPUs .*, and the nodes have 2 such pairs: start"):
+        refuse(resources.unplaceable(arguments(), [head, node]))
+    refuse(resources.unplaceable(arguments(), [head, node, {"GPU": 1.0, "CPU": 1.0}]))
+
+
 @pytest.mark.parametrize("available", [{"GPU": 3.0, "CPU": 4.0}, {"GPU": 8.0, "CPU": 64.0, "memory": 1e9}])
 def test_a_cluster_that_is_large_enough_is_no_matter(available):
     refuse(resources.too_small(arguments(), available))

@@ -32,8 +32,11 @@ with run_folder.held(sys.argv[1]):
 def job(path: Path, *, resumes: bool = False, critic: str | None = None, universal: bool = False) -> SimpleNamespace:
     return SimpleNamespace(
         ckpt=SimpleNamespace(path=str(path), load_enable=resumes),
-        critic=SimpleNamespace(model_name_or_path=critic),
-        ds=SimpleNamespace(use_universal_ckpt=universal, param_dtype="bf16"),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
+        critic=SimpleNamespace(model_name_or_path=critic, num_nodes=1, num_gpus_per_node=2),
+        ds=SimpleNamespace(
+            use_universal_ckpt=universal, param_dtype="bf16", zero_stage=3, ring_attn_size=1, tensor_parallel_size=1
+        ),
     )
 
 

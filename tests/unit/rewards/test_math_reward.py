@@ -15,7 +15,7 @@ import psutil
 import pytest
 from answer_pairs import PAIRS
 
-from openrlhf_stare.rewards.workers import SECONDS_OVER
+from openrlhf_stare.rewards.workers import SECONDS_OVER, Workers
 
 REWARD = Path(__file__).parents[3] / "openrlhf_stare" / "rewards" / "math_reward.py"
 PROMPT = "What is it? Put the final answer within \\boxed{}.\n"
@@ -367,3 +367,12 @@ def test_without_math_verify_the_reward_does_not_load(monkeypatch):
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "openrlhf-stare\[math\]"'):
         load()
+
+
+def test_a_verifier_that_does_not_start_is_no_wrong_answer(tmp_path):
+    """The reward function raises it, so the response has no reward and the user is told."""
+    (tmp_path / "broken.py").write_text("raise SystemExit(3)")
+    verifiers = Workers(tmp_path / "broken.py", 1)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^broken\.py did not start \(status 3\)$"):
+            verifiers.ask("[]", 1.0)

@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import math
+import socket
 
 import pytest
 import torch
@@ -58,6 +59,42 @@ def test_the_first_exception_is_told_with_its_place_and_its_prompt(tmp_path, tol
     assert "for the prompt '1+1='" in said
 
 
+def test_a_function_that_exits_fails_for_its_response_alone(tmp_path, told):
+    """`sys.exit` in a thread would end the event loop of the engine, and with it every answer to come."""
+    source = "import sys; labels[0] == '2' and sys.exit('no label')"
+    assert [str(error) for error in asked(tmp_path, source, times=2)] == ["sys.exit('no label')"] * 2
+    assert len(told) == 1 and f"sys.exit('no label') ({tmp_path}/reward.py, line 3)" in told[0]
+
+
+def test_an_answer_without_a_reward_is_told(tmp_path, told):
+    [error] = asked(tmp_path, "return {'reward': 1.0}")
+    assert isinstance(error, ValueError) and "a dict without \"rewards\" (it has 'reward'): OpenRLHF" in told[0]
+
+
+def test_figures_that_are_no_numbers_are_told_and_not_logged(tmp_path, told):
+    answer = "{'rewards': 0.5, 'extra_logs': {'a': 1, 'text': '42', 'none': None, 'two': torch.ones(2), 'one': [3]}}"
+    [[taken]] = asked(tmp_path, f"return {answer}")
+    assert taken["extra_logs"].keys() == {"a", "two", "one"} and taken["rewards"].tolist() == [0.5]
+    assert told == [
+        "The reward of a response has \"extra_logs\" with 'text' as a str and no number, which is not logged"
+    ]
+    assert asked(tmp_path, "return {'rewards': 0.5, 'extra_logs': [1]}")[0][0]["extra_logs"] == {}
+
+
+def test_a_server_that_does_not_answer_is_told_with_its_address(told, monkeypatch):
+    async def at_once(seconds):
+        return None
+
+    monkeypatch.setattr(agent.asyncio, "sleep", at_once)  # between its five requests
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{nobody.getsockname()[1]}/score"
+        executor = agent.SingleTurnAgentExecutor([address])
+        with pytest.raises(RuntimeError):
+            asyncio.run(executor._fetch_rewards_via_http(["1+1=3"], ["1+1="], ["2"]))
+    assert len(told) == 1 and told[0].startswith(f"The reward server {address} raised RuntimeError: Request error")
+
+
 def test_several_numbers_for_one_response_are_told_as_well(tmp_path, told):
     [error] = asked(tmp_path, "return {'rewards': torch.zeros(3)}")
     assert isinstance(error, ValueError) and "has the shape (3,): OpenRLHF wants" in told[0]
@@ -73,6 +110,12 @@ def test_several_numbers_for_one_response_are_told_as_well(tmp_path, told):
         ({"rewards": [0.5]}, '"rewards" as a list'),
         ({"rewards": torch.zeros(1), "scores": "good"}, '"scores" as a str'),
         ({"rewards": torch.zeros(1), "scores": None}, None),
+        (
+            {"rewards": torch.zeros(1), "extra_logs": {"answer": "4"}},
+            "\"extra_logs\" with 'answer' as a str and no number",
+        ),
+        ({"rewards": torch.zeros(1), "extra_logs": [1]}, '"extra_logs" as a list and no dict'),
+        ({"rewards": torch.zeros(1), "extra_logs": {"a": 1, "b": torch.ones(2), "c": [0.5]}}, None),
         ({"rewards": torch.tensor([math.nan])}, None),
         (None, None),
     ],
