@@ -17,7 +17,7 @@ from openrlhf_stare.report.figures import REWARD
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
-from results import report, run_folder  # noqa: E402
+from results import markdown, report, run_folder  # noqa: E402
 
 Runs = dict[str, dict[int, Run]]  # "rising-both" -> seed -> run
 
@@ -55,7 +55,7 @@ def steps_to_last_target(run: Run) -> int | None:
 def table(arms: Runs) -> str:
     """A markdown table, a row for each arm and seed."""
     head = ("arm, seed", "first entropy", "last target", "entropy", "in band", "first step in band", "lowest effort")
-    rows = [(*head, "reward"), ("---",) * 8]
+    rows = [(*head, "reward")]
     for arm, seeds in arms.items():
         for seed, run in seeds.items():
             controlled = not arm.endswith("-grpo")
@@ -72,7 +72,7 @@ def table(arms: Runs) -> str:
                     f"{second_half(run, *REWARD).mean():.3f}",
                 )
             )
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return markdown(rows)
 
 
 def whole(arms: Runs, *names: str) -> list[tuple[int, list[Run]]]:

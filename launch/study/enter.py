@@ -151,8 +151,8 @@ def enter(
         stages[-1].figures.update({name: rounded(value) for name, value in evaluate(task, run / "model").items()})
     if answers:
         add_answers(stages[-1], json.loads((run / "answers.json").read_text()))
-    results.enter(file, results.Result(recipe, task, arm, int(seed), stages, machine(run)))
-    print(f"{run.name}: entered in {file.name}")
+    is_new = results.enter(file, results.Result(recipe, task, arm, int(seed), stages, machine(run)))
+    print(f"{run.name}: {'entered' if is_new else 'is already'} in {file.name}")
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from openrlhf_stare.report.figures import BAND, COLOURS, ENTROPY, REWARD, STYLE
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
-from results import run_folder  # noqa: E402
+from results import markdown, run_folder  # noqa: E402
 from summary import draw_curves, mean_and_sd  # noqa: E402
 
 TARGET = 0.4  # nats, that of the arms under PI; the others are held against it too
@@ -74,7 +74,7 @@ def table(arms: dict[str, list[Result]]) -> str:
         "reward",
         "distinct right answers",
     )
-    rows = [(*head, "reward of stage 2", "step / GRPO's"), ("---",) * 7]
+    rows = [(*head, "reward of stage 2", "step / GRPO's")]
     grpo = fmean(step_seconds(result) for result in arms["grpo"]) if "grpo" in arms else None
     for arm, results in arms.items():
         rows.append(
@@ -88,7 +88,7 @@ def table(arms: dict[str, list[Result]]) -> str:
                 f"{fmean(step_seconds(result) for result in results) / grpo:.2f}" if grpo else "–",
             )
         )
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return markdown(rows)
 
 
 def final_reward(run: Run) -> float:

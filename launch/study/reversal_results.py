@@ -16,7 +16,7 @@ from openrlhf_stare.report.figures import COLOURS, REWARD, STYLE
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
-from results import run_folder  # noqa: E402
+from results import markdown, run_folder  # noqa: E402
 from summary import SOLVED, draw_curves, mean_and_sd, steps_to_solve  # noqa: E402
 
 ARMS = {"tpo": "TPO", "grpo": "GRPO without KL", "grpo_kl": "GRPO with KL"}
@@ -30,11 +30,11 @@ def final_reward(run: Run) -> float:
 
 def table(arms: dict[str, list[Run]]) -> str:
     """A markdown table; the steps of every seed, and mean ± standard deviation over the seeds of the final reward."""
-    rows = [("", f"steps to reward {SOLVED}, seed by seed", "final reward"), ("---",) * 3]
+    rows = [("", f"steps to reward {SOLVED}, seed by seed", "final reward")]
     for arm, runs in arms.items():
         steps = ", ".join(str(steps_to_solve(run) or "never") for run in runs)
         rows.append((ARMS[arm], steps, mean_and_sd([final_reward(run) for run in runs])))
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return markdown(rows)
 
 
 def draw(arms: dict[str, list[Run]], path: Path) -> None:

@@ -22,7 +22,7 @@ from openrlhf_stare.report.page import FinalFigures, final_figures
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
-from results import report, run_folder  # noqa: E402
+from results import markdown, report, run_folder  # noqa: E402
 
 ARMS = {"grpo": "GRPO", "fixed": "STARE, fixed", "adaptive": "STARE, adaptive", "pi": "STARE, PI"}
 SOLVED = 0.9  # the mean reward at which a task counts as solved
@@ -57,7 +57,7 @@ def table(arms: dict[str, list[Result]]) -> str:
         "reward",
         "distinct right answers",
     )
-    rows = [(*head, "pass@1", "pass@32", "W"), ("---",) * 8]
+    rows = [(*head, "pass@1", "pass@32", "W")]
     for arm, results in arms.items():
         finals, evaluations = [result.final for result in results], [result.evaluation for result in results]
         rows.append(
@@ -72,7 +72,7 @@ def table(arms: dict[str, list[Result]]) -> str:
                 mean_and_sd([final.strength for final in finals], 1) if arm != "grpo" else "–",
             )
         )
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return markdown(rows)
 
 
 def mean_and_sd(values: list[float], digits: int = 3) -> str:
