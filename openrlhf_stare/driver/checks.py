@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -36,6 +37,13 @@ NOT_ZERO = {
     "eval.steps": "-1 for never",
     "logger.logging_steps": "1 for every step",
 }
+COLDEST = 0.01  # a temperature below it, other than 0, is this one for vLLM
+# Of transformers' schedules those that work in OpenRLHF. It has no flag for the steps that warmup_stable_decay asks
+# for, and to reduce_lr_on_plateau and greedy DeepSpeed gives the batch size as the metric to follow.
+SCHEDULERS = (
+    *("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"),
+    *("cosine_with_min_lr", "cosine_warmup_with_min_lr"),
+)
 
 
 def check(args: SimpleNamespace) -> list[str]:
@@ -47,7 +55,7 @@ def check(args: SimpleNamespace) -> list[str]:
     Raises:
         UsageError: the arguments cannot work.
     """
-    refuse(_sizes(args))
+    refuse(_sizes(args), _sampling(args))
     base.chosen(args.policy_loss)  # a name that is none is refused before its options are asked for
     _check_options(args)
     refuse(
@@ -58,11 +66,15 @@ def check(args: SimpleNamespace) -> list[str]:
         _numbers(args),
         _shared_gpus(args),
         _reward_url(args),
+        _rewards(args),
+        _evaluation(args),
+        _prompt_probs(args),
+        _schedule(args),
         _what_cannot_train(args),
         _fused_head(args),
         tools.cannot_run(args),
     )
-    return [str(warning) for warning in _warnings(args)]
+    return [str(warning) for warnings in (_warnings(args), _idle_flags(args)) for warning in warnings]
 
 
 def _sizes(args: SimpleNamespace) -> Iterator[Finding]:
@@ -73,11 +85,26 @@ def _sizes(args: SimpleNamespace) -> Iterator[Finding]:
     for flag, remedy in NOT_ZERO.items():
         if _value(args, flag) == 0:
             yield Finding(f"--{flag} 0", "is no number of steps", f"give {remedy}")
-    if not args.rollout.temperature > 0:
+
+
+def _sampling(args: SimpleNamespace) -> Iterator[Finding]:
+    """What vLLM takes. It refuses other values with the first rollout, when all models are loaded."""
+    rollout = args.rollout
+    if not 0 < rollout.temperature <= 2:
         yield Finding(
-            f"--rollout.temperature {args.rollout.temperature:g}",
-            "is not above 0, and logits are divided by it",
+            f"--rollout.temperature {rollout.temperature:g}",
+            "is outside (0, 2], since logits are divided by it, and vLLM takes at most 2",
             "give 1 to sample the policy itself",
+        )
+    if not 0 < rollout.top_p <= 1:
+        yield Finding(
+            f"--rollout.top_p {rollout.top_p:g}", "is outside (0, 1]", "give 1 to sample from the whole distribution"
+        )
+    if rollout.max_new_tokens is not None and rollout.max_new_tokens < 1:
+        yield Finding(
+            f"--rollout.max_new_tokens {rollout.max_new_tokens}",
+            "is below 1",
+            "give 1 or more, or leave it out for what --data.max_len has room for",
         )
 
 
@@ -233,7 +260,7 @@ def _shared_gpus(args: SimpleNamespace) -> Iterator[Finding]:
     train, has_reference = args.train, args.algo.kl.init_coef > 0
     ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
     engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
-    if train.colocate_all and engines not in (0, ranks) and not train.async_enable:
+    if train.colocate_all and 0 < engines != ranks and not train.async_enable:
         yield Finding(
             f"--vllm.num_engines {args.vllm.num_engines} with --vllm.tensor_parallel_size "
             f"{args.vllm.tensor_parallel_size}",
@@ -271,6 +298,79 @@ def _reward_url(args: SimpleNamespace) -> Iterator[Finding]:
             "https:// and have commas between them",
             "give one or the other",
         )
+
+
+def _rewards(args: SimpleNamespace) -> Iterator[Finding]:
+    """OpenRLHF's penalties for long responses, whose values it asserts after the first rollout."""
+    buffer, coefficient = args.reward.overlong_buffer_len, args.reward.stop_properly_penalty_coef
+    flag, limit = "--rollout.max_new_tokens", args.rollout.max_new_tokens
+    if limit is None:
+        flag, limit = "--data.max_len", args.data.max_len
+    if buffer is not None and not buffer <= limit:
+        yield Finding(
+            f"--reward.overlong_buffer_len {buffer:g}",
+            f"is more than {flag} {limit}, of which it is the last part",
+            "lower it",
+        )
+    if coefficient is not None and not coefficient <= 1:
+        yield Finding(
+            f"--reward.stop_properly_penalty_coef {coefficient:g}",
+            "is above 1, and the reward of a response that was cut off is multiplied by it",
+            "give one from 0 to 1, or one below 0 to be that reward",
+        )
+
+
+def _evaluates(args: SimpleNamespace) -> bool:
+    return bool(args.eval.dataset) and args.eval.steps != -1
+
+
+def _evaluation(args: SimpleNamespace) -> Iterator[Finding]:
+    """What an evaluation cannot sample with."""
+    samples = args.eval.n_samples_per_prompt
+    if not _evaluates(args):
+        return
+    if not 0 <= args.eval.temperature <= 2:
+        yield Finding(
+            f"--eval.temperature {args.eval.temperature:g}",
+            "is outside [0, 2], which is what vLLM takes",
+            "give one inside it, such as 0.6",
+        )
+    if samples < 1:
+        yield Finding(f"--eval.n_samples_per_prompt {samples}", "is below 1", "give 1 or more")
+
+
+def _prompt_probs(args: SimpleNamespace) -> Iterator[Finding]:
+    """OpenRLHF reads them when the engines are loaded."""
+    text, names = args.data.prompt_probs, args.data.prompt_dataset
+    if text is None or not names:
+        return
+    count = len(names.split(","))
+    try:
+        shares = [float(share) for share in text.split(",")]
+    except ValueError:
+        shares = []
+    # As near to 1 as numpy, which draws by them, asks for.
+    is_whole = math.isclose(sum(shares), 1, rel_tol=0, abs_tol=2**-26)
+    if len(shares) != count or not is_whole or not all(share > 0 for share in shares):
+        yield Finding(
+            f"--data.prompt_probs {text}",
+            f"is not a number above 0 for each data set of --data.prompt_dataset, {count} in all, with a sum of 1",
+            "give such numbers with commas between them, or leave it out for all rows of each set",
+        )
+
+
+def _schedule(args: SimpleNamespace) -> Iterator[Finding]:
+    """When what is trained, and how fast."""
+    has_critic = args.algo.advantage.estimator == "gae"
+    for model in ("actor", "critic") if has_critic else ("actor",):
+        if (name := getattr(args, model).lr_scheduler) not in SCHEDULERS:
+            yield Finding(
+                f"--{model}.lr_scheduler {name}",
+                "is no schedule that OpenRLHF can train with",
+                f"give one of {', '.join(SCHEDULERS)}",
+            )
+    if args.train.async_enable and args.train.async_queue_size < 1:
+        yield Finding(f"--train.async_queue_size {args.train.async_queue_size}", "is below 1", "give 1 or more")
 
 
 def _what_cannot_train(args: SimpleNamespace) -> Iterator[Finding]:
@@ -368,4 +468,14 @@ def _warnings(args: SimpleNamespace) -> Iterator[Finding]:
             "--entropy.measure sampled with --train.async_enable",
             "is an off-policy estimate, since the log-probs come from weights newer than the sampler's",
             "use exact for the entropy of the policy in training",
+        )
+
+
+def _idle_flags(args: SimpleNamespace) -> Iterator[Finding]:
+    """Values that OpenRLHF or vLLM takes and does not act by."""
+    if args.rollout.temperature < COLDEST:
+        yield Finding(
+            f"--rollout.temperature {args.rollout.temperature:g}",
+            f"is {COLDEST:g} for vLLM, while the policy's logits are divided by what is given",
+            f"give at least {COLDEST:g}",
         )

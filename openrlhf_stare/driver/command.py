@@ -41,7 +41,7 @@ def settle(flat: argparse.Namespace) -> SimpleNamespace:
             "nothing scores the responses: give --reward.remote_url (a Python file with a reward_func, or an "
             "address), --train.agent_func_path or --reward.model_name_or_path"
         )
-    if not args.vllm.num_engines:
+    if (args.vllm.num_engines or 0) < 1:
         raise UsageError(
             f"--vllm.num_engines {args.vllm.num_engines or 0} leaves no engine to sample responses: give 1 or more"
         )

@@ -97,6 +97,7 @@ def test_an_engine_s_error_of_many_lines_is_shown_whole(addends, tmp_path, clust
 
 
 def test_an_actor_that_cannot_start_ends_the_job_with_its_own_error(addends, tmp_path, cluster):
-    job = run_job([*job_flags(addends, tmp_path), "--actor.lr_scheduler", "no_such"], tmp_path, cluster=cluster)
+    flags = ["--actor.lr_scheduler", "polynomial", "--actor.adam.lr", "1e-8"]  # which ends at 1e-7
+    job = run_job([*job_flags(addends, tmp_path), *flags], tmp_path, cluster=cluster)
     assert job.status == 1 and not job.left_over
-    assert "no_such is not a valid SchedulerType" in last_line(job)
+    assert "must be smaller than initial lr" in last_line(job)

@@ -17,6 +17,9 @@ TPO = """--policy_loss tpo --advantage_estimator group_norm --algo.kl.init_coef 
     --train.batch_size 32 --train.micro_batch_size 2""".split()
 
 
+EVALUATION = "--eval.dataset eval.jsonl --eval.steps 10"
+
+
 def refusal(*words: str) -> str:
     with pytest.raises(checks.UsageError) as caught:
         checks.check(parse(*words))
@@ -135,6 +138,26 @@ def refusal(*words: str) -> str:
         ("--eval.steps", "0", "give -1 for never", ""),
         ("--rollout.temperature", "0", "give 1", ""),
         ("--rollout.temperature", "-0.5", "give 1", ""),
+        ("--rollout.temperature", "2.01", "give 1", ""),
+        ("--rollout.temperature", "nan", "give 1", ""),
+        ("--rollout.top_p", "0", "give 1 to sample", ""),
+        ("--rollout.top_p", "1.01", "give 1 to sample", "--entropy.measure sampled"),
+        ("--rollout.max_new_tokens", "0", "give 1 or more", ""),
+        ("--rollout.max_new_tokens", "-1", "give 1 or more", "--rollout.min_new_tokens 0"),
+        ("--eval.temperature", "2.01", "such as 0.6", EVALUATION),
+        ("--eval.temperature", "-0.1", "such as 0.6", EVALUATION),
+        ("--eval.n_samples_per_prompt", "0", "give 1 or more", EVALUATION),
+        ("--reward.overlong_buffer_len", "257", "--rollout.max_new_tokens 256", "--rollout.max_new_tokens 256"),
+        ("--reward.overlong_buffer_len", "2049", "more than --data.max_len 2048", ""),
+        ("--reward.stop_properly_penalty_coef", "1.01", "from 0 to 1", ""),
+        ("--data.prompt_probs", "0.5,0.5", "1 in all", "--data.prompt_dataset a.jsonl"),
+        ("--data.prompt_probs", "1", "2 in all", "--data.prompt_dataset a.jsonl,b.jsonl"),
+        ("--data.prompt_probs", "0.333,0.333,0.333", "a sum of 1", "--data.prompt_dataset a.jsonl,b.jsonl,c.jsonl"),
+        ("--data.prompt_probs", "0,1", "above 0", "--data.prompt_dataset a.jsonl,b.jsonl"),
+        ("--data.prompt_probs", "half,half", "give such numbers", "--data.prompt_dataset a.jsonl,b.jsonl"),
+        ("--train.async_queue_size", "0", "give 1 or more", "--train.async_enable"),
+        ("--actor.lr_scheduler", "no_such", "one of linear, cosine,", ""),
+        ("--critic.lr_scheduler", "warmup_stable_decay", "one of linear, cosine,", "--advantage_estimator gae"),
         ("--logger.logging_steps", "0", "give 1 for every step", ""),
         ("--rollout.max_new_tokens", "2049", "raise --data.max_len", ""),
         ("--rollout.max_new_tokens", "300", "raise --data.max_len", "--data.max_len 256"),
@@ -243,6 +266,19 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "--ckpt.max_num 1",  # no checkpoint is written
         "--ckpt.max_num 1 --ckpt.save_steps 5 --ckpt.disable_ds",
         "--rollout.top_p 0.9",
+        "--rollout.temperature 2 --rollout.top_p 1e-3 --rollout.max_new_tokens 1",
+        "--rollout.temperature 0.01",
+        f"{EVALUATION} --eval.temperature 2 --eval.n_samples_per_prompt 1",
+        f"{EVALUATION} --eval.temperature 0",
+        "--eval.temperature 3 --eval.n_samples_per_prompt 0",  # there is no evaluation
+        "--reward.overlong_buffer_len 256 --rollout.max_new_tokens 256 --reward.stop_properly_penalty_coef 1",
+        "--reward.overlong_buffer_len 2048 --reward.stop_properly_penalty_coef -0.5",
+        "--data.prompt_dataset a.jsonl --data.prompt_probs 1",
+        "--data.prompt_dataset a.jsonl,b.jsonl,c.jsonl --data.prompt_probs 0.33333333,0.33333333,0.33333333",
+        "--train.async_queue_size 0",
+        "--train.async_enable --train.async_queue_size 1",
+        "--critic.lr_scheduler no_such --advantage_estimator sr_grpo --rollout.n_samples_per_prompt 2",
+        *(f"--actor.lr_scheduler {name} --critic.lr_scheduler {name}" for name in checks.SCHEDULERS),
         "--policy_loss openrlhf",
         "--policy_loss openrlhf --entropy.target 0.4 --entropy.schedule open",
         "--policy_loss openrlhf --entropy.record_tokens 4",
@@ -299,6 +335,24 @@ def test_an_average_that_would_not_be_saved_is_refused():
     )
 
 
+def test_the_schedules_are_those_that_run_without_a_metric_and_without_further_steps():
+    import torch
+    from transformers.trainer import get_scheduler
+    from transformers.trainer_utils import SchedulerType
+
+    def runs(name: str) -> bool:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        try:
+            schedule = get_scheduler(name, optimizer, 3, 10, {"min_lr_rate": 0.1} if "min_lr" in name else {})
+            optimizer.step()
+            schedule.step()
+        except TypeError:
+            return False
+        return True
+
+    assert {of.value for of in SchedulerType if runs(of.value)} == set(checks.SCHEDULERS)
+
+
 @pytest.mark.parametrize("schedule", ["gate", "open"])
 def test_a_bonus_that_stays_0_is_refused(schedule):
     sentence = refusal("--policy_loss", "entropy_bonus", "--entropy.schedule", schedule)
@@ -314,6 +368,7 @@ def test_a_bonus_that_stays_0_is_refused(schedule):
     [
         ("--actor.policy_loss_type gspo", "--actor.policy_loss_type gspo"),
         ("--train.enable_ema", "--train.enable_ema"),
+        ("--rollout.temperature 0.009", "--rollout.temperature 0.009 is 0.01 for vLLM"),
         ("--advantage_estimator group_norm --rollout.n_samples_per_prompt 2", "--algo.kl.init_coef 0.01"),
         ("--actor.policy_loss_type gspo --policy_loss high_entropy", "--policy_loss high_entropy does"),
         (

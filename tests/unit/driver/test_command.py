@@ -56,6 +56,11 @@ def test_a_job_without_an_engine_is_refused(engines):
         command.settle(flags.parse(["--reward.remote_url", "reward.py", *engines.split()]))
 
 
+def test_fewer_engines_than_none_are_refused():
+    with pytest.raises(UsageError, match="--vllm.num_engines -1 leaves no engine to sample responses: give 1 or more"):
+        settled("--vllm.num_engines", "-1")
+
+
 def test_a_command_of_another_shape_is_a_missing_seam(tmp_path, monkeypatch):
     (tmp_path / "cli").mkdir()
     (tmp_path / "cli" / "train_ppo_ray.py").write_text("def main():\n    pass\n\nmain()\n")
