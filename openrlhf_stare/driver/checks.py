@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -289,7 +290,13 @@ def _reward_url(args: SimpleNamespace) -> Iterator[Finding]:
     if not reward or (agent and not tools.is_ours(agent)):  # of the agents only ours asks for a reward
         return
     urls = reward.split(",")
-    if urls[0].endswith(".py"):  # the others are ignored
+    if urls[0].endswith(".py"):
+        if any(url.strip() for url in urls[1:]):
+            yield Finding(
+                f"--reward.remote_url {reward}",
+                "has something behind a Python file, and OpenRLHF calls the reward_func of that file alone",
+                "give one file, and let it call what else is to score",
+            )
         return
     if not all(url.strip().lower().startswith(("http://", "https://")) for url in urls):
         yield Finding(
@@ -325,8 +332,14 @@ def _evaluates(args: SimpleNamespace) -> bool:
 
 
 def _evaluation(args: SimpleNamespace) -> Iterator[Finding]:
-    """What an evaluation cannot sample with."""
-    samples = args.eval.n_samples_per_prompt
+    """What an evaluation cannot sample with, and what it cannot give."""
+    samples, key = args.eval.n_samples_per_prompt, args.ckpt.best_metric_key
+    if key not in ("", "none") and not _evaluates(args):
+        yield Finding(
+            f"--ckpt.best_metric_key {key}",
+            "is of an evaluation, and this job has none",
+            "give --eval.dataset and --eval.steps, or leave it out",
+        )
     if not _evaluates(args):
         return
     if not 0 <= args.eval.temperature <= 2:
@@ -337,6 +350,15 @@ def _evaluation(args: SimpleNamespace) -> Iterator[Finding]:
         )
     if samples < 1:
         yield Finding(f"--eval.n_samples_per_prompt {samples}", "is below 1", "give 1 or more")
+    of_a_set = rf"eval_.*_(pass1|pass{samples}|response_length_mean|truncated_rate)"
+    of_all = "eval_(response_length_mean|truncated_rate|num_samples)"
+    if key not in ("", "none") and not re.fullmatch(f"{of_a_set}|{of_all}", key, re.DOTALL):
+        yield Finding(
+            f"--ckpt.best_metric_key {key}",
+            "is no figure of an evaluation, so that no best checkpoint would be saved",
+            f"give one such as eval_default_pass1 or eval_default_pass{samples}, with a row's datasource in the place "
+            "of default where it has one, or the word none",
+        )
 
 
 def _prompt_probs(args: SimpleNamespace) -> Iterator[Finding]:
@@ -369,6 +391,14 @@ def _schedule(args: SimpleNamespace) -> Iterator[Finding]:
                 "is no schedule that OpenRLHF can train with",
                 f"give one of {', '.join(SCHEDULERS)}",
             )
+    frozen = args.critic.freezing_steps
+    if frozen >= 0 and not has_critic:  # from step 0 on, so that 0 is one step
+        yield Finding(
+            f"--critic.freezing_steps {frozen}",
+            f"has the critic train alone, and --advantage_estimator {args.algo.advantage.estimator} has none, so that "
+            "nothing would train in these steps",
+            "leave it out",
+        )
     if args.train.async_enable and args.train.async_queue_size < 1:
         yield Finding(f"--train.async_queue_size {args.train.async_queue_size}", "is below 1", "give 1 or more")
 
@@ -478,4 +508,10 @@ def _idle_flags(args: SimpleNamespace) -> Iterator[Finding]:
             f"--rollout.temperature {args.rollout.temperature:g}",
             f"is {COLDEST:g} for vLLM, while the policy's logits are divided by what is given",
             f"give at least {COLDEST:g}",
+        )
+    if args.eval.dataset and not _evaluates(args):
+        yield Finding(
+            f"--eval.dataset {args.eval.dataset}",
+            "is not used, since --eval.steps -1 is never",
+            "give --eval.steps the number of steps from one evaluation to the next, or leave it out",
         )
