@@ -239,13 +239,20 @@ def data(args: SimpleNamespace) -> str:
             raise UsageError(f"{flag} {name} is not a file on this machine: give one that is")
         if args.use_ms and not os.path.exists(name):  # ModelScope's, which the job's processes ask
             continue
-        _check_columns(flag, name, split_flag, split, keys)
+        row = _first_with_columns(flag, name, split_flag, split, keys)
         if is_file:
-            rows.check(flag, name, split, list(keys.values()))
+            rows.check(flag, name, split, list(keys.values()), args)
+        elif problem := rows.no_prompt(row, args):
+            raise UsageError(f"{flag} {name}: the first row has {problem}")
     return ", ".join(name for _, name, _, _ in sets)
 
 
-def _check_columns(flag: str, name: str, split_flag: str, split: str, keys: dict[str, str]) -> None:
+def _first_with_columns(flag: str, name: str, split_flag: str, split: str, keys: dict[str, str]) -> dict:
+    """The first row of a data set, which has the columns.
+
+    Raises:
+        UsageError: there is none, or it lacks one.
+    """
     try:
         row = _first_row(name, split)
     except _NoSplit as error:
@@ -262,6 +269,7 @@ def _check_columns(flag: str, name: str, split_flag: str, split: str, keys: dict
     for key_flag, key in keys.items():
         if key not in row:
             raise UsageError(f"{key_flag} {key} is not a column of {name}: use one of {', '.join(row)}")
+    return row
 
 
 class _NoSplit(Exception):

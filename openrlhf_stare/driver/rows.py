@@ -1,4 +1,7 @@
-"""The rows of a local data file, all of them: one without a label is met after hours of training otherwise."""
+"""The rows of a local data file, all of them: one without a label is met after hours of training otherwise.
+
+What a prompt has to be is asked of the first row of other data sets, too.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import glob
 import json
 import os
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_stare import tools
 from openrlhf_stare.options import UsageError
 
 JSON = ("json", "jsonl")
@@ -17,8 +22,8 @@ class Malformed(ValueError):
     """A row cannot be read. The message has file and row."""
 
 
-def check(flag: str, name: str, split: str, keys: list[str]) -> None:
-    """Look for the columns `keys` in every row of the file, or the files of a pattern.
+def check(flag: str, name: str, split: str, keys: list[str], args: SimpleNamespace) -> None:
+    """Look for the columns `keys`, and for a prompt, in every row of the file, or the files of a pattern.
 
     Raises:
         UsageError: a row has none of one, or cannot be read.
@@ -32,8 +37,27 @@ def check(flag: str, name: str, split: str, keys: list[str]) -> None:
                     raise UsageError(
                         f"{flag} {file}: row {number} has no {key}: give every row one, or leave the row out"
                     )
+            if problem := no_prompt(row, args):
+                raise UsageError(f"{flag} {file}: row {number} has {problem}")
     except Malformed as error:
         raise UsageError(f"{flag} {error}: fix that row") from None
+
+
+def no_prompt(row: dict, args: SimpleNamespace) -> str | None:
+    """Why OpenRLHF makes no prompt of a row that has one, as "WHAT: REMEDY"; None if it does."""
+    key, template, agent = args.data.input_key, args.data.input_template, args.train.agent_func_path
+    prompt, is_chat = row[key], args.data.apply_chat_template
+    if agent and not tools.is_ours(agent):  # which may take anything
+        return None
+    if isinstance(prompt, list) and all(isinstance(message, dict) for message in prompt) and not is_chat:
+        return f"a list of chat messages as its {key}: add --data.apply_chat_template, or make one text of it"
+    # A template of the flags makes a text of a number.
+    taken = (str, list) if is_chat else (str, int, float) if template else str
+    if not isinstance(prompt, taken):
+        return f"no text as its {key} but a value of the type {type(prompt).__name__}: write it as a text"
+    if prompt == "" and not is_chat and template in (None, "{}"):  # else there is something around it
+        return f"an empty {key}, and vLLM takes no empty prompt: give it a text, or leave the row out"
+    return None
 
 
 def malformed(name: str) -> str | None:

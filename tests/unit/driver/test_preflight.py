@@ -20,8 +20,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from openrlhf_stare import runtime
-from openrlhf_stare.driver import files, preflight
+from openrlhf_stare import runtime, tools
+from openrlhf_stare.driver import files, preflight, rows
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.rules import refuse
 
@@ -497,6 +497,59 @@ def test_every_row_of_a_local_file_is_looked_at(args, tmp_path, number, row, sai
     assert check == "data" and sentence.startswith(f"--data.prompt_dataset {path}: {said}") and "\n" not in sentence
     path.write_text("\n".join(ROWS))
     assert found(args)["data"].ok
+
+
+CHAT = [{"role": "user", "content": "12="}]
+PROMPTS = [  # prompt, flags, what is said
+    (CHAT, {}, "a list of chat messages as its input: add --data.apply_chat_template, or make one text of it"),
+    (CHAT, {"input_template": "Q: {}"}, "a list of chat messages as its input: add --data.apply_chat_template"),
+    (CHAT, {"apply_chat_template": True}, None),
+    ("", {}, "an empty input, and vLLM takes no empty prompt: give it a text, or leave the row out"),
+    ("", {"input_template": "{}"}, "an empty input, and vLLM takes no empty prompt"),
+    ("", {"input_template": "Q: {}"}, None),
+    ("", {"apply_chat_template": True}, None),
+    (" ", {}, None),
+    (12, {}, "no text as its input but a value of the type int: write it as a text"),
+    (12, {"apply_chat_template": True}, "no text as its input but a value of the type int"),
+    (12, {"input_template": "{}="}, None),
+    (["1", "2"], {}, "no text as its input but a value of the type list"),
+    ({"text": "12="}, {"input_template": "{}"}, "no text as its input but a value of the type dict"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "flags", "said"), PROMPTS)
+def test_a_prompt_is_a_text_of_which_there_is_something(args, tmp_path, prompt, flags, said):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join([*ROWS[:8], json.dumps({"input": prompt, "label": "1"}), *ROWS[8:]]))
+    vars(args.data).update(flags)
+    if said is None:
+        rows.check("--eval.dataset", str(path), "train", ["input", "label"], args)
+        return
+    with pytest.raises(UsageError) as caught:
+        rows.check("--eval.dataset", str(path), "train", ["input", "label"], args)
+    assert str(caught.value).startswith(f"--eval.dataset {path}: row 9 has {said}") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"), [(CHAT, "a list of chat messages"), ("", "an empty input"), ("12=", None)]
+)
+def test_of_a_data_set_that_is_no_file_the_first_prompt_is_looked_at(args, tmp_path, prompt, said):
+    import datasets
+
+    datasets.Dataset.from_list([{"input": prompt, "label": "12"}]).save_to_disk(tmp_path / "saved")
+    args.data.prompt_dataset = str(tmp_path / "saved")
+    if said is None:
+        assert found(args)["data"].ok
+        return
+    check, sentence = failure(args)
+    assert check == "data" and sentence.startswith(f"--data.prompt_dataset {tmp_path}/saved: the first row has {said}")
+
+
+def test_what_a_prompt_is_to_an_agent_is_the_agent_s_matter(args):
+    args.train.agent_func_path = "agent.py"
+    assert rows.no_prompt({"input": ""}, args) is None
+    args.train.agent_func_path = str(tools.AGENT)  # which makes a prompt of it as OpenRLHF does
+    assert "vLLM takes no empty prompt" in rows.no_prompt({"input": ""}, args)
 
 
 def test_rows_of_other_tables_are_looked_at_too(args, tmp_path):
