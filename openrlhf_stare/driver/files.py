@@ -505,6 +505,11 @@ def _try_reward(function: Callable, name: str, prompt: str, label: object) -> st
             f"{name} has a reward_func that returns {problem} on the first row and an empty answer, where "
             f"{reward_answers.WANTED}: return that"
         )
+    if not reward_answers.has_finite_reward(answer):
+        said = f"{name} gives no finite reward on the first row and an empty answer"
+        if label == "":
+            return f"{WARNING}{said}, where the label is empty as all are without --data.label_key: give that"
+        return f"{WARNING}{said}: a response for which it does so is left out of training"
     return "ok"
 
 

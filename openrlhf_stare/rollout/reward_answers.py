@@ -7,6 +7,7 @@ A function that calls `sys.exit` ends the event loop of its engine, which never 
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -108,6 +109,12 @@ def problem(answer: object) -> str | None:
             return f'"{name}" as a {type(value).__name__}'
     extra_logs = answer.get("extra_logs")
     return None if extra_logs is None else _no_figures(extra_logs)
+
+
+def has_finite_reward(answer: Mapping | None) -> bool:
+    """Whether an answer without a problem has a reward to train on."""
+    reward = None if answer is None else only_number(answer["rewards"])
+    return reward is not None and math.isfinite(reward)
 
 
 def only_number(value: Any) -> Any:

@@ -466,6 +466,27 @@ def test_what_fails_on_an_empty_answer_only_is_told(args, tmp_path, capsys):
     assert "raises ZeroDivisionError: " in said and f"{tmp_path}/reward.py, line 5) on the first row" in said
 
 
+@pytest.mark.parametrize("returned", ["{'rewards': torch.tensor([float('nan')])}", "{'rewards': -1e999}", "None"])
+def test_a_reward_that_is_not_finite_is_told_with_the_likely_remedy(args, tmp_path, capsys, returned):
+    (tmp_path / "reward.py").write_text(REWARD.format(f"return {returned}"))
+    args.reward.remote_url = [str(tmp_path / "reward.py")]
+    said = f"--reward.remote_url {tmp_path}/reward.py gives no finite reward on the first row and an empty answer"
+    assert found(args)["reward"].ok
+    assert f"{said}: a response for which it does so is left out of training\n" in capsys.readouterr().err
+    args.data.label_key = None
+    assert found(args)["reward"].ok
+    told = capsys.readouterr().err
+    assert f"{said}, where the label is empty as all are without --data.label_key: give that\n" in told
+
+
+def test_a_reward_for_mathematics_without_labels_is_told_so(args, capsys):
+    pytest.importorskip("math_verify")
+    args.reward.remote_url = [str(ROOT / "openrlhf_stare/rewards/math_reward.py")]
+    assert found(args)["reward"].ok and "no finite reward" not in capsys.readouterr().err
+    args.data.label_key = None
+    assert found(args)["reward"].ok and "without --data.label_key: give that" in capsys.readouterr().err
+
+
 def test_a_reward_function_whose_first_call_takes_long_is_not_waited_for(args, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(files, "FILE_SECONDS", 6)
     (tmp_path / "reward.py").write_text("import time\ndef reward_func(queries, prompts, labels): time.sleep(1000)")
