@@ -13,6 +13,7 @@ import inspect
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 from openrlhf_stare import dealing, runtime
 from openrlhf_stare.driver import rows, run_folder
@@ -29,6 +31,7 @@ from openrlhf_stare.options import UsageError
 
 HUB_SECONDS = 10  # for the Hub to answer at all, perhaps through a slow proxy: as long as its clients wait
 FILE_SECONDS = 90  # for the import of a reward or agent file; from a slow file system the first takes long
+ADDRESS_SECONDS = 2  # for a reward's server to take a connection
 IMPORTED, WARNING = "imported", "warning: "  # what the process of a trial answers, besides "ok" and a refusal
 OUTPUT_BYTES = 1 << 20  # of what such a file prints
 TABLES = ("json", "jsonl", "csv", "parquet", "arrow")  # the endings that OpenRLHF reads as files of rows
@@ -47,6 +50,11 @@ def check(args: SimpleNamespace) -> dict[str, str]:
         if not args.look.on:  # which writes nothing
             checkpoints(args, None)
         scripts = _scripts(args)
+        for url, cause in unreachable(args).items():
+            notice(
+                f"--reward.remote_url {url} takes no connection from the driver's machine ({cause}): start the "
+                "server, unless the nodes that sample reach it"
+            )
         variables = look_for_the_hub(args)
         with ExitStack() as trials:  # imported while this process imports what reads data and model
             outcomes = [trials.enter_context(_trial(*script)) for script in scripts]
@@ -334,7 +342,29 @@ def reward(args: SimpleNamespace) -> str:
             outcome(example)
     if agent := args.train.agent_func_path:
         return f"agent {agent}"
-    return ", ".join(args.reward.remote_url or [f"reward model {args.reward.model_name_or_path}"])
+    silent = unreachable(args)
+    urls = [f"{url} (no connection: {silent[url]})" if url in silent else url for url in args.reward.remote_url or ()]
+    return ", ".join(urls) or f"reward model {args.reward.model_name_or_path}"
+
+
+def unreachable(args: SimpleNamespace) -> dict[str, str]:
+    """The addresses of rewards to which there is no connection from this machine, and why.
+
+    No more than doubtful: the engines ask them, on nodes that may see another network, and a server may still start.
+    """
+    found = {}
+    for url in args.reward.remote_url or ():
+        if (
+            not url.strip().lower().startswith(("http://", "https://"))
+        ):  # a Python file, or OpenRLHF's word for an agent
+            continue
+        try:
+            parts = urlsplit(url.strip())
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            socket.create_connection((parts.hostname or "", port), ADDRESS_SECONDS).close()
+        except (OSError, ValueError) as error:  # the second for what is no port or no name
+            found[url] = str(error)
+    return found
 
 
 def _scripts(args: SimpleNamespace) -> list[tuple[str, str, str]]:

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
@@ -493,6 +494,46 @@ def test_a_reward_function_whose_first_call_takes_long_is_not_waited_for(args, t
     args.reward.remote_url = [str(tmp_path / "reward.py")]
     assert found(args)["reward"].ok
     assert "its first call takes more than 6 s" in capsys.readouterr().err
+
+
+# The address of a reward
+
+
+def test_an_address_that_answers_is_not_spoken_of(args, capsys):
+    with serving(200) as server:
+        args.reward.remote_url = [url := f"http://localhost:{server.server_port}/score"]
+        files.check(args)
+        assert "no connection" not in capsys.readouterr().err
+        assert found(args)["reward"].found == url
+
+
+@pytest.mark.parametrize(
+    ("address", "cause"),
+    [
+        ("http://127.0.0.1:1/score", "Connection refused"),
+        ("HTTPS://no-such-host.invalid/score", r"Errno -\d"),
+        ("http://localhost:99999/score", "Port out of range 0-65535"),
+        ("http://[::1/score", "Invalid IPv6 URL"),
+    ],
+)
+def test_an_address_without_a_server_is_told_and_not_refused(args, capsys, address, cause):
+    with serving(200) as server:
+        there = f"http://localhost:{server.server_port}/score"
+        args.reward.remote_url = [there, address]
+        files.check(args)
+    (told,) = [line for line in capsys.readouterr().err.splitlines() if "no connection" in line]
+    assert re.search(
+        rf"{re.escape(address)} takes no connection from the driver's machine \(.*({cause}).*\): start", told
+    )
+    row = found(args)["reward"]
+    assert row.ok and f"{address} (no connection: " in row.found
+
+
+def test_a_job_without_an_address_asks_none(args, tiny_task, monkeypatch):
+    monkeypatch.setattr("socket.create_connection", None)
+    for reward in (None, [tiny_task["REWARD"]], ["agent"]):
+        args.reward.remote_url = reward
+        assert files.unreachable(args) == {}
 
 
 # The rows of a local file
