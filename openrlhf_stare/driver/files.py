@@ -354,9 +354,7 @@ def unreachable(args: SimpleNamespace) -> dict[str, str]:
     """
     found = {}
     for url in args.reward.remote_url or ():
-        if (
-            not url.strip().lower().startswith(("http://", "https://"))
-        ):  # a Python file, or OpenRLHF's word for an agent
+        if not url.strip().lower().startswith("http"):  # a Python file, or OpenRLHF's word for an agent
             continue
         try:
             parts = urlsplit(url.strip())
@@ -523,7 +521,7 @@ def _try_reward(function: Callable, name: str, prompt: str, label: object) -> st
 
     try:
         answer = function([prompt], [prompt], [label])
-    except Exception as error:  # the file is the user's
+    except (Exception, SystemExit) as error:  # the file is the user's
         said = (
             f"{name} raises {sentence(error)} ({reward_answers.place_of(error)}) on the first row and an empty answer"
         )
@@ -613,7 +611,7 @@ def _names(names: str | None) -> list[str]:
     return [name.strip() for name in names.split(",")] if names else []
 
 
-def sentence(error: Exception) -> str:
+def sentence(error: BaseException) -> str:
     """The error in one line."""
     if isinstance(error, UsageError):
         return str(error)

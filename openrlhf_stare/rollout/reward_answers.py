@@ -140,7 +140,7 @@ def _one_number(value: object) -> torch.Tensor:
     return numbers.reshape(1)
 
 
-def place_of(error: Exception) -> str:
+def place_of(error: BaseException) -> str:
     """Where an exception was raised: "FILE, line N"."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "an unknown line"

@@ -467,6 +467,13 @@ def test_what_fails_on_an_empty_answer_only_is_told(args, tmp_path, capsys):
     assert "raises ZeroDivisionError: " in said and f"{tmp_path}/reward.py, line 5) on the first row" in said
 
 
+def test_a_function_that_exits_on_an_empty_answer_is_told_as_one_that_raises(args, tmp_path, capsys):
+    (tmp_path / "reward.py").write_text(REWARD.format("raise SystemExit('no label')"))
+    args.reward.remote_url = [str(tmp_path / "reward.py")]
+    assert found(args)["reward"].ok
+    assert "raises SystemExit: no label (" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("returned", ["{'rewards': torch.tensor([float('nan')])}", "{'rewards': -1e999}", "None"])
 def test_a_reward_that_is_not_finite_is_told_with_the_likely_remedy(args, tmp_path, capsys, returned):
     (tmp_path / "reward.py").write_text(REWARD.format(f"return {returned}"))
