@@ -26,7 +26,7 @@ attempt() {
     local name=$1 start=$SECONDS
     shift
     say "$name"
-    if "$@" &>"$logs/$name.log"; then
+    if run_job "$@" &>"$logs/$name.log"; then
         echo "| $name | done in $((SECONDS - start)) s |" >>"$report"
     else
         echo "| $name | **failed**: $(tail -n 1 "$logs/$name.log" | tr '|' '/') |" >>"$report"

@@ -28,7 +28,7 @@ if (($# == 0)); then
     exec "$python" launch/study/methods.py "${runs[@]}" --table "$home/table.md" --png "$home/methods.png"
 fi
 if (($# == 2)); then
-    bash "launch/$script.sh" "$1" "$2" 1
+    run_job bash "launch/$script.sh" "$1" "$2" 1
     exec bash "launch/$script.sh" "$1" "$2" 2
 fi
 

@@ -51,7 +51,7 @@ mkdir -p "$home"
 
 # train_arms SEEDS STEPS ARM…
 train_arms() {
-    ARMS=${*:3} SEEDS=$1 STEPS=$2 JOBS=$jobs bash launch/any_task_study.sh train
+    ARMS=${*:3} SEEDS=$1 STEPS=$2 JOBS=$jobs run_job bash launch/any_task_study.sh train
 }
 
 bash launch/install.sh

@@ -59,12 +59,12 @@ if [[ -f $run/answers.json ]]; then
     say "${run#"$PWD/"} is complete: these are its results; RUN=FOLDER trains in another folder"
 else
     say "$steps steps on $machine, in ${run#"$PWD/"}"
-    "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@"
+    run_job "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@"
     [[ -d $run/model ]] || exit 0 # --help, say
     say "ten answers, and sixteen to each held-out prompt"
     scorer=$(last_value --reward.remote_url "$reward" "$@")
     [[ $scorer == *.py ]] || scorer=$reward # a server is not asked
-    "$python" launch/pretrained/answers.py "$run/model" "$run/prompts/eval.jsonl" "$scorer" \
+    run_job "$python" launch/pretrained/answers.py "$run/model" "$run/prompts/eval.jsonl" "$scorer" \
         --tokens "$(last_value --rollout.max_new_tokens "$max_new_tokens" "$@")" -o "$run/answers.json"
 fi
 

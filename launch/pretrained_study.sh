@@ -116,14 +116,14 @@ esac
 
 begin_run
 "$python" launch/pretrained/model.py "$PWD/runs/pretrained" >/dev/null
-if [[ $task == again ]]; then FOR_ITS_MODEL=1 bash "launch/$script.sh" "sentences-${arm#*-}" "$seed"; fi
+if [[ $task == again ]]; then FOR_ITS_MODEL=1 run_job bash "launch/$script.sh" "sentences-${arm#*-}" "$seed"; fi
 if [[ $task == countdown ]]; then
     make_prompts "$home/prompts-warm-up" 320 1000
-    "$python" launch/pretrained/warm_up.py "$untrained" "$home/prompts-warm-up/train.jsonl" "$warmed_up"
+    run_job "$python" launch/pretrained/warm_up.py "$untrained" "$home/prompts-warm-up/train.jsonl" "$warmed_up"
 fi
 make_prompts "$prompts" $((steps * prompts_per_step)) "$prompts_seed"
 train
-"$python" launch/pretrained/answers.py "$run/model" "$prompts/eval.jsonl" "$reward" --tokens "$max_new_tokens" \
+run_job "$python" launch/pretrained/answers.py "$run/model" "$prompts/eval.jsonl" "$reward" --tokens "$max_new_tokens" \
     -o "$run/answers.json"
 rm -rf "$run/checkpoints/_actor" # 4 GB
 end_run

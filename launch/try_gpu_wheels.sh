@@ -35,7 +35,7 @@ source launch/addends/job.sh
 addends_job "$PWD/task/model" "$PWD/task/prompts.jsonl" "$PWD/task/run"
 job+=(--actor.num_gpus_per_node 1 --train.colocate_all --vllm.enable_sleep --ds.enable_sleep)
 status=0
-"$python" -m openrlhf_stare.train_ray "${job[@]}" >task/job.log 2>&1 || status=$?
+run_job "$python" -m openrlhf_stare.train_ray "${job[@]}" >task/job.log 2>&1 || status=$?
 tail -n 1 task/job.log
 [[ $status == 2 && $(tail -n 1 task/job.log) == "train_ray: error: the job needs 1 GPUs "*"but the Ray cluster has 0 GPUs"* ]]
 say "all of it went as it should"

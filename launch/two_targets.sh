@@ -24,9 +24,9 @@ addends_job "$home/model" "$home/prompts.jsonl" "$run"
 # Gains that go together with this ceiling of W; those of the other studies go with the default of 60.
 job+=(--entropy.schedule pi --entropy.k_p 4.7 --entropy.k_i 0.059 --stare.w_max 30 --ckpt.save_steps $((steps / 2)))
 say "$((steps / 2)) steps with the target 0.6"
-"$python" -m openrlhf_stare.train_ray "${job[@]}" "$@" --entropy.target 0.6
+run_job "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@" --entropy.target 0.6
 say "$((steps / 2)) steps with the target 0.4"
-"$python" -m openrlhf_stare.train_ray "${job[@]}" "$@" --entropy.target 0.4 --ckpt.load_enable \
+run_job "$python" -m openrlhf_stare.train_ray "${job[@]}" "$@" --entropy.target 0.4 --ckpt.load_enable \
     --train.num_episodes 2
 
 "$python" -m openrlhf_stare.report "$run" -o "$home/report.html" --png "$home/report.png"

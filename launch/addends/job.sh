@@ -1,5 +1,7 @@
 # What the launch scripts that train small models share; sourced by them, in the repository's root.
 
+source launch/run_job.sh
+
 export HF_HUB_OFFLINE=1                  # model and data are made here; nothing is fetched
 export RAY_ADDRESS=${RAY_ADDRESS:-local} # a Ray of its own, unless you name a running one
 # What importing torch says with a GPU's packages; train_ray does the same for its processes.
@@ -98,11 +100,25 @@ chosen_bonus() {
 # train_all: runs this script for each of `arms` with each of `seeds`, `jobs` at a time; sets `runs`, the folders in `home`
 # of those that are complete here: those of lines in a file of results need not be.
 train_all() {
+    local started=() stopped="" failed="" pid
     check_seeds
     bash launch/install.sh
-    # xargs waits for all of them, and fails if one has failed.
-    for seed in $seeds; do printf '%s '"$seed"'\n' "${arms[@]}"; done |
-        STEPS=$steps xargs -P "$jobs" -L 1 bash "launch/$script.sh"
+    trap 'stopped=143; kill $(jobs -pr) || true' TERM
+    trap 'stopped=130' INT # which all of them get
+    for seed in $seeds; do
+        for arm in "${arms[@]}"; do
+            while [[ -z $stopped ]] && (($(jobs -pr | wc -l) >= jobs)); do wait -n || true; done
+            [[ -z $stopped ]] || break 2
+            STEPS=$steps in_background bash "launch/$script.sh" "$arm" "$seed"
+            started+=($!)
+        done
+    done
+    [[ $stopped != 143 ]] || kill $(jobs -pr) || true # for one that was just starting
+    for pid in "${started[@]}"; do wait_for "$pid" || failed=1; done
+    trap - TERM INT
+    [[ $stopped != 130 ]] || kill -INT $BASHPID
+    [[ -z $stopped ]] || exit "$stopped"
+    [[ -z $failed ]] || exit 1
     runs=()
     for seed in $seeds; do
         for arm in "${arms[@]}"; do
@@ -150,7 +166,7 @@ begin_run() {
 
 # train: trains with the flags of `job`.
 train() {
-    "$python" -m openrlhf_stare.train_ray "${job[@]}" &>"$run/output.log" ||
+    run_job "$python" -m openrlhf_stare.train_ray "${job[@]}" &>"$run/output.log" ||
         { say "$arm, seed $seed: failed: $(tail -n 1 "$run/output.log")" >&2; exit 1; }
 }
 

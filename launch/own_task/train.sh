@@ -6,6 +6,7 @@
 set -euo pipefail
 task=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$task/../.."
+source launch/run_job.sh
 export RAY_ADDRESS=${RAY_ADDRESS:-local} # a Ray of its own, unless you name a running one
 
 steps=${STEPS:-200} prompts_per_step=16
@@ -44,7 +45,7 @@ flags=(
     --logger.tensorboard_dir "$run/tensorboard" --logger.wandb.run_name run
     --ckpt.path "$run/checkpoints" --ckpt.output_dir "$run/model" --console compact
 )
-"$PWD/.venv/bin/python" -m openrlhf_stare.train_ray "${flags[@]}" "$@"
+run_job "$PWD/.venv/bin/python" -m openrlhf_stare.train_ray "${flags[@]}" "$@"
 if [[ ! -d $run/tensorboard ]]; then exit; fi # nothing was trained, as with --look
 "$PWD/.venv/bin/python" -m openrlhf_stare.report "$run" -o "$run/report.html"
 echo "report: $run/report.html; trained model: $run/model"

@@ -110,7 +110,7 @@ def test_most_prompts_of_a_task_have_several_right_answers_or_one(task):
 def flags_of_the_script() -> list[str]:
     """The words of `flags` in launch/own_task/train.sh, with the variables that the script sets before."""
     text = (LAUNCH / "own_task/train.sh").read_text()
-    body = text[text.index("flags=(") : text.index('"$PWD/.venv/bin/python" -m openrlhf_stare.train_ray')]
+    body = text[text.index("flags=(") : text.index('run_job "$PWD/.venv/bin/python" -m openrlhf_stare.train_ray')]
     setup = f"task={LAUNCH}/own_task home=/h run=/r prompts_per_step=16\n"
     script = setup + body + 'printf "%s\\n" "${flags[@]}"'
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -309,7 +309,7 @@ def test_the_script_has_the_tasks_and_nothing_of_stares_but_three_flags():
 def test_without_arms_named_the_script_goes_through_all_of_them(tmp_path):
     """In a folder without the tasks, each arm is refused by its name."""
     (tmp_path / "launch/addends").mkdir(parents=True)
-    for name in ("any_task_study.sh", "addends/job.sh"):
+    for name in ("any_task_study.sh", "addends/job.sh", "run_job.sh"):
         (tmp_path / "launch" / name).write_text((LAUNCH / name).read_text())
     (tmp_path / "launch/install.sh").touch()
     done = subprocess.run(["bash", tmp_path / "launch/any_task_study.sh"], capture_output=True, text=True, timeout=60)

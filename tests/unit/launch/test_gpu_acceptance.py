@@ -18,7 +18,8 @@ def accept(
     (checkout / "bin").mkdir()
     (checkout / ".venv/bin").mkdir(parents=True)
     shutil.copytree(ROOT / "launch/addends", checkout / "launch/addends")
-    shutil.copy(ROOT / "launch/gpu_acceptance.sh", checkout / "launch")
+    for name in ("gpu_acceptance.sh", "run_job.sh"):
+        shutil.copy(ROOT / "launch" / name, checkout / "launch")
     numbers = "\n".join(f"echo {number}" for number in range(gpus)) or "echo 'No devices were found'; exit 6"
     programs = {
         "bin/nvidia-smi": f"""case "$*" in

@@ -78,7 +78,7 @@ def test_what_is_no_answer_gets_nothing(rule):
 def test_a_script_goes_through_all_of_its_arms(tmp_path, script, reason, arms):
     """In a folder without rules and tasks, each arm is refused by its name, once for each seed."""
     (tmp_path / "launch/addends").mkdir(parents=True)
-    for name in (script, "any_task_study.sh", "addends/job.sh"):
+    for name in (script, "any_task_study.sh", "addends/job.sh", "run_job.sh"):
         (tmp_path / "launch" / name).write_text((LAUNCH / name).read_text())
     (tmp_path / "launch/install.sh").touch()
     part = ["choice"] if script == "one_setting_study.sh" else []
