@@ -2,7 +2,8 @@
 
 The driver's file descriptors 1 and 2 become that file, so it also gets what native code and Ray's threads write, and
 keeps it if the driver is killed. A thread reads the file as it grows. Ray forwards the lines of all processes from all
-nodes to the driver, so the training figures are read from OpenRLHF's own line for each step.
+nodes to the driver, so the training figures are read from OpenRLHF's own line for each step. What the file does not
+take, as on a full disk, the thread gets from Python's streams, and the screen and the verdict go on.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -116,17 +118,22 @@ class Screen:
 
 
 class _Unfailing(io.FileIO):
-    """A full disk or a closed pipe loses lines, and ends neither the job nor the thread that prints them."""
+    """A full disk or a closed pipe ends neither the job nor the thread that prints."""
+
+    lost: Callable[[tuple[bytes, OSError]], None] | None = None  # gets what could not be written, and why
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
-        except OSError:
+        except OSError as error:
+            if self.lost:
+                self.lost((bytes(data), error))
             return len(data)
 
 
-def _text_stream(descriptor: int) -> io.TextIOWrapper:
+def _text_stream(descriptor: int, lost: Callable[[tuple[bytes, OSError]], None] | None = None) -> io.TextIOWrapper:
     raw = _Unfailing(descriptor, "w", closefd=False)
+    raw.lost = lost
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="replace", line_buffering=True)
 
 
@@ -145,7 +152,9 @@ class Console:
         self.screen = Screen(_text_stream(self.saved[0]))
         self.early = tempfile.TemporaryFile(buffering=0)
         self._lead_to(self.early.fileno())
-        sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
+        self.lost: SimpleQueue[tuple[bytes, OSError]] = SimpleQueue()
+        self.not_written: OSError | None = None  # why the file lacks lines, if it does
+        sys.stdout, sys.stderr = _text_stream(1, self.lost.put), _text_stream(2, self.lost.put)
         self.path: Path | None = None  # of the file, once the job starts
         # By process id and address, which is None on the driver's node; those of the driver under None.
         self.last_lines: dict[tuple | None, deque[str]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
@@ -172,12 +181,12 @@ class Console:
             # A resumed job goes on in the same file. It holds prompts and flags, so it is for its owner alone.
             file = open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, mode=0o600))
             os.fchmod(file.fileno(), 0o600)
+            progress = Progress(args.rollout.batch_size, args.algo.dynamic_filtering_enable)
+            self._go_on_in(path, file, progress, strength, facts)
         except OSError as error:
             raise UsageError(
                 f"--ckpt.path {args.ckpt.path} cannot be written ({error.strerror}): choose another folder"
             ) from None
-        progress = Progress(args.rollout.batch_size, args.algo.dynamic_filtering_enable)
-        self._go_on_in(path, file, progress, strength, facts)
 
     def start_look(self) -> None:
         """A file in the folder for temporary ones takes over, since `--look` writes nowhere else."""
@@ -204,13 +213,25 @@ class Console:
     def _early_output(self) -> bytes:
         return os.pread(self.early.fileno(), os.fstat(self.early.fileno()).st_size, 0)
 
+    def _lost_output(self) -> bytes:
+        """What Python's streams could not write since the last call."""
+        lost = b""
+        while not self.lost.empty():
+            data, self.not_written = self.lost.get()
+            lost += data
+        return lost
+
     def _follow(self, path: Path, start: int) -> None:
         rest = b""
         with open(path, "rb") as file:
             file.seek(start)
             while True:
                 last_turn = self.stopping.wait(READ_SECONDS)
-                *lines, rest = (rest + file.read()).split(b"\n")
+                lost = self._lost_output()  # first: the file may have the beginning of its line
+                *lines, rest = (rest + file.read() + lost).split(b"\n")
+                if self.not_written:
+                    sentence = f"{path} cannot be written ({self.not_written.strerror}) and lacks lines from here on"
+                    self._show_once(f"{MARK}{sentence}", "not written", 1)
                 for line in lines + [rest] * last_turn:
                     try:
                         self._take(line.decode(errors="replace"))
@@ -286,6 +307,12 @@ class Console:
                     return [f"the last lines of process {pid}:", *(f"  {line}" for line in self.last_lines[key])]
         return []
 
+    def _where(self) -> str:
+        """What the last lines say of the file."""
+        if self.not_written:
+            return f"incomplete output, since not all could be written ({self.not_written.strerror}): {self.path}"
+        return f"complete output: {self.path}"
+
     def finish(self) -> None:
         """The end of a job that did all its steps."""
         self.close()
@@ -293,7 +320,7 @@ class Console:
             if found := verdict(self.steps, **self.facts):
                 print(found.sentence)
             seconds = timedelta(seconds=round(time.monotonic() - self.screen.start))
-            print("\n".join([f"done in {seconds}; complete output: {self.path}", *self.at_the_end]), flush=True)
+            print("\n".join([f"done in {seconds}; {self._where()}", *self.at_the_end]), flush=True)
 
     def fail(self, error: str | None = None, traceback: str = "") -> None:
         """The end of a job that failed: the last lines of the process that failed, and the error.
@@ -306,7 +333,7 @@ class Console:
         error = error or self.driver_error()
         for line in self._lines_of_failed(traceback or error):
             print(printable(line[:LINE_WIDTH]), file=sys.stderr)
-        print(f"complete output: {self.path}\n{printable(error)}", file=sys.stderr, flush=True)
+        print(f"{self._where()}\n{printable(error)}", file=sys.stderr, flush=True)
 
 
 # ── what the command calls ──

@@ -359,12 +359,45 @@ def test_a_killed_driver_leaves_everything_in_the_file(tmp_path):
     assert job.status == -signal.SIGKILL and job.file.endswith("the last\n")
 
 
-def test_a_full_disk_ends_no_job(tmp_path):
-    # A limit on the size of files is met as a full disk is: by a write that fails.
-    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-    body = "console.start_job(args)\nfor n in range(99): print(99 * 'x')\nprint('y', file=sys.stderr)\nsys.exit('end')"
-    job = Run(body, tmp_path, before=limit)
-    assert job.status == 1 and job.err.endswith("\nend\n") and (tmp_path / "output.log").stat().st_size == 4096
+def disk_of(size: int) -> str:
+    """A limit on the size of files is met as a full disk is: by a write that fails."""
+    return f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))\n"
+
+
+@pytest.mark.parametrize("size", [300, 4096, 9001])  # full from the first line on, and within a step's
+def test_a_full_disk_ends_no_job_and_costs_neither_a_figure_nor_the_verdict(tmp_path, size):
+    body = f"""
+console.start_job(args)
+console.end_phase('Ray')
+for line in Path({str(RECORDED)!r}).read_bytes().decode().split("\\n"): print(line)
+"""
+    whole = Run(body, tmp_path / "whole", policy_loss="stare").out.splitlines()
+    job = Run(body, tmp_path / "full", policy_loss="stare", before=disk_of(size))
+    file = tmp_path / "full/output.log"
+    assert job.status == 0 and job.err == "" and file.stat().st_size == size
+    told = f"openrlhf-stare: {file} cannot be written (File too large) and lacks lines from here on"
+    shown = job.out.splitlines()
+    assert shown.count(told) == 1
+    shown.remove(told)
+    assert shown[-1].endswith(f"; incomplete output, since not all could be written (File too large): {file}")
+    same = [re.sub(r"\d+ s$|\S+ left|\S+ s/step", "", line) for line in shown[2:-1]]
+    assert same == [re.sub(r"\d+ s$|\S+ left|\S+ s/step", "", line) for line in whole[2:-1]]
+    assert "over the second half of the steps" in shown[-2]
+
+
+def test_the_error_of_a_job_on_a_full_disk_is_shown(tmp_path):
+    body = "console.start_job(args)\nprint(999 * 'x')\nprint('train_ray: error: odd', file=sys.stderr)\nsys.exit(143)"
+    job = Run(body, tmp_path, before=disk_of(300))
+    assert job.status == 143 and job.err == (
+        f"incomplete output, since not all could be written (File too large): {tmp_path}/output.log\n"
+        "train_ray: error: odd\n"
+    )
+
+
+def test_a_disk_that_is_full_from_the_start_is_told(tmp_path):
+    job = Run("console.start_job(args)", tmp_path, before=disk_of(9))
+    assert job.status == 1 and job.out == "imported\n"
+    assert "UsageError: --ckpt.path" in job.err and "cannot be written (File too large): choose another" in job.err
 
 
 def test_a_console_that_was_closed_ends_no_job(tmp_path):
