@@ -1,4 +1,4 @@
-"""OpenRLHF's critic, with steps without a token made safe, and not saved when it is not finite."""
+"""OpenRLHF's critic, with steps without a token made safe, not saved when it is not finite, and a full disk told."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import openrlhf.trainer.ray.ppo_critic as ppo_critic
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_stare.actor_group.empty_steps import divisible_counts
-from openrlhf_stare.actor_group.saving import refuse_non_finite
+from openrlhf_stare.actor_group.saving import full_disk_is_told, refuse_non_finite
 from openrlhf_stare.replacing import plain_class
 
 CriticModelActor: Any = plain_class(ppo_critic.CriticModelActor)
@@ -34,8 +34,10 @@ class StareCriticActor(CriticModelActor):
 
     def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
         refuse_non_finite(self.critic, "critic", f"checkpoint {tag}")
-        super().save_checkpoint(tag, metric_value, metric_key)
+        with full_disk_is_told(f"critic's checkpoint {tag}", "--ckpt.path", self.strategy.args.ckpt.path):
+            super().save_checkpoint(tag, metric_value, metric_key)
 
     def save_model(self) -> None:
         refuse_non_finite(self.critic, "critic", "final model")
-        super().save_model()
+        with full_disk_is_told("critic's final model", "--ckpt.output_dir", self.strategy.args.ckpt.output_dir):
+            super().save_model()

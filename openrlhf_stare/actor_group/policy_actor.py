@@ -233,7 +233,7 @@ class StarePolicyActor(PolicyModelActor):
         """
         refuse_non_finite(self.actor.model, "actor", f"checkpoint {tag}")
         client_states = {**(client_states or {}), "entropy": self._state()}
-        with full_disk_is_told(self.strategy.args.ckpt.path, tag):
+        with full_disk_is_told(f"checkpoint {tag}", "--ckpt.path", self.strategy.args.ckpt.path):
             super().save_checkpoint(tag, client_states, metric_value, metric_key)
 
     def get_checkpoint_states(self) -> dict[str, Any]:
@@ -249,6 +249,7 @@ class StarePolicyActor(PolicyModelActor):
         Raises:
             NothingTrained: it is the model that the job started with, on all ranks.
             FloatingPointError: it is not finite, on all ranks.
+            OSError: the disk is full.
         """
         refuse_non_finite(self.actor.model, "actor", "final model")
         if not self.actor.model.global_steps:  # DeepSpeed's count of optimizer steps, which a checkpoint keeps
@@ -258,7 +259,8 @@ class StarePolicyActor(PolicyModelActor):
                 "and why). Give more prompts, a smaller --train.batch_size, or a --rollout.batch_size that leaves "
                 "none out"
             )
-        super().save_model()
+        with full_disk_is_told("final model", "--ckpt.output_dir", self.strategy.args.ckpt.output_dir):
+            super().save_model()
 
     def _state(self) -> dict:
         return {"method": self.part, "flags": self._flags(), "controller": self.controller.state_dict()}

@@ -1,8 +1,8 @@
 """What the actors' overrides say and look at when they save: a model that is not finite, a full disk.
 
 OpenRLHF 0.11.2 saves NaN parameters, from which every resumed job goes on. Of a full disk torch says only that it
-found itself at an unexpected position in the file. With `--ckpt.load_enable` and no finished checkpoint OpenRLHF's
-trainer ends with a KeyError.
+found itself at an unexpected position in the file, and nobody says which folder is full. With `--ckpt.load_enable` and
+no finished checkpoint OpenRLHF's trainer ends with a KeyError.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,22 +22,23 @@ BEGINNING = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_
 
 
 @contextmanager
-def full_disk_is_told(path: str, tag: str) -> Iterator[None]:
-    """Save the checkpoint `tag` below `path` in this context.
+def full_disk_is_told(saved: str, flag: str, path: str) -> Iterator[None]:
+    """Save what the sentence calls `saved` in the folder `path`, the value of the flag, in this context.
 
     Raises:
         OSError: the disk took no more; the message has the room that is left and the remedy.
     """
     try:
         yield
-    except (OSError, RuntimeError) as error:
+    except Exception as error:
         if not _is_about_files(error):
             raise
-        free = shutil.disk_usage(path).free / 2**20
+        there = next(folder for folder in (Path(path), *Path(path).parents) if folder.exists())
+        free = shutil.disk_usage(there).free / 2**20
         raise OSError(
-            f"The checkpoint {tag} could not be written to --ckpt.path {path}, where {free:.0f} MiB are free "
+            f"The {saved} could not be written to {flag} {path}, where {free:.0f} MiB are free "
             f"({' '.join(str(error).split())}): make room there, then --ckpt.load_enable goes on from the last "
-            "complete checkpoint"
+            "complete checkpoint, if there is one"
         ) from error
 
 
@@ -91,10 +93,11 @@ def _is_about_files(error: Exception) -> bool:
     """Whether the error of a save is about the disk, and not about memory or another rank.
 
     Of a full disk torch says in a RuntimeError that its writer (inline_container.cc) is at an unexpected position.
+    safetensors and tokenizers, which are written in Rust, raise no OSError and end their message with its number.
     """
     if isinstance(error, OSError):
         return not isinstance(error, ConnectionError | TimeoutError)
-    return "inline_container.cc" in str(error)
+    return "inline_container.cc" in str(error) or "(os error " in str(error)
 
 
 def own_values(parameter: Any) -> torch.Tensor:

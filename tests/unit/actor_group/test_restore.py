@@ -3,17 +3,21 @@
 import dataclasses
 import itertools
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_stare import EntropyControl, EntropyController, StareOptions, worker
 
 worker.install()
 
-from openrlhf_stare.actor_group import policy_actor  # noqa: E402
+from openrlhf_stare.actor_group import critic, policy_actor  # noqa: E402
+from openrlhf_stare.actor_group.critic import StareCriticActor  # noqa: E402
 from openrlhf_stare.actor_group.policy_actor import StarePolicyActor  # noqa: E402
 from openrlhf_stare.actor_group.saving import kept_learning_rate  # noqa: E402
 from openrlhf_stare.methods.stare import Stare  # noqa: E402
@@ -77,11 +81,19 @@ def test_a_learning_rate_that_the_checkpoint_overrules_is_told(optim, flag, rate
 DISK_FULL = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"  # what torch.save says of one
 
 
+FULL = "No space left on device (os error 28)"  # what tokenizers says, and safetensors after a few words
+
+
+@pytest.mark.parametrize("kind", ["actor", "critic"])
+@pytest.mark.parametrize("saved", ["checkpoint global_step1", "final model"])
 @pytest.mark.parametrize(
     ("error", "is_disk"),
     [
         (OSError(28, "No space left on device"), True),
         (RuntimeError(DISK_FULL), True),
+        (SafetensorError(f"Error while serializing: I/O error: {FULL}"), True),
+        (Exception(FULL), True),
+        (SafetensorError("Error while serializing: invalid shape"), False),
         (torch.OutOfMemoryError("CUDA out of memory"), False),
         (torch.distributed.DistBackendError("NCCL error: unhandled system error"), False),
         (RuntimeError("Connection closed by peer"), False),
@@ -89,20 +101,47 @@ DISK_FULL = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 5
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_only_an_error_of_the_disk_is_called_one(tmp_path, monkeypatch, error, is_disk):
-    def save_ckpt(*args, **named):
+def test_only_an_error_of_the_disk_is_called_one(tmp_path, monkeypatch, kind, saved, error, is_disk):
+    def full(*args, **named):
         raise error
 
-    args = SimpleNamespace(ckpt=SimpleNamespace(path=str(tmp_path), max_num=3, max_mem=1000))
-    actor = StarePolicyActor.__new__(StarePolicyActor)
-    actor.strategy = SimpleNamespace(args=args, save_ckpt=save_ckpt)
-    actor.actor, actor.disable_ds_ckpt = SimpleNamespace(model=None), False
-    monkeypatch.setattr(policy_actor, "refuse_non_finite", lambda *of: None)
+    # Nobody has made the last folder yet.
+    ckpt = SimpleNamespace(path=str(tmp_path), output_dir=str(tmp_path / "models/one"), max_num=3, max_mem=1000)
+    args = SimpleNamespace(ckpt=ckpt, train=SimpleNamespace(enable_ema=False))
+    actor_class, module = {"actor": (StarePolicyActor, policy_actor), "critic": (StareCriticActor, critic)}[kind]
+    actor = actor_class.__new__(actor_class)
+    actor.strategy = SimpleNamespace(args=args, save_ckpt=full, save_model=full)
+    actor.disable_ds_ckpt, actor.tokenizer, actor.critic = False, "one", None
+    actor.actor = SimpleNamespace(model=SimpleNamespace(global_steps=1))
+    monkeypatch.setattr(module, "refuse_non_finite", lambda *of: None)
     actor.part, actor.loss, actor.controller = "openrlhf", None, EntropyController(EntropyControl(schedule="open"), ())
     with pytest.raises(type(error) if not is_disk else OSError) as raised:
-        actor.save_checkpoint("global_step1")
+        actor.save_model() if saved == "final model" else actor.save_checkpoint("global_step1")
     assert (raised.value is error) != is_disk
-    assert ("could not be written to --ckpt.path" in str(raised.value)) == is_disk
+    folder = f"--ckpt.output_dir {ckpt.output_dir}" if saved == "final model" else f"--ckpt.path {ckpt.path}"
+    what = saved if kind == "actor" else f"critic's {saved}"
+    assert str(raised.value).startswith(f"The {what} could not be written to {folder}, where ") == is_disk
+
+
+def test_what_safetensors_and_tokenizers_say_of_a_full_disk_is_known(tmp_path):
+    script = f"""
+import resource, torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models
+from openrlhf_stare.actor_group.saving import full_disk_is_told
+resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99))  # met as a full disk is, by a write that fails
+for save in (lambda path: save_file({{"a": torch.zeros(999)}}, path), Tokenizer(models.BPE()).save):
+    try:
+        with full_disk_is_told("final model", "--ckpt.output_dir", "{tmp_path}"):
+            save("{tmp_path}/file")
+    except OSError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2, done
+    for line in lines:
+        assert line.startswith("The final model could not be written") and "File too large (os error 27)" in line
 
 
 def test_with_the_same_flags_the_controller_goes_on_without_a_word():
