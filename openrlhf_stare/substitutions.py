@@ -511,7 +511,7 @@ OPENRLHF = (
         "openrlhf.utils.deepspeed",  # where `get_strategy` looks
         "DeepspeedStrategy",
         "openrlhf_stare.actor_group.strategy.CheckpointedStrategy",
-        "the newest checkpoint can be deleted first, and a damaged one is loaded",
+        "the newest checkpoint can be deleted first, a damaged one is loaded, and half a model looks like a whole one",
         "driver, which makes the strategy that goes to every actor",
         relies_on=(
             Theirs(
@@ -524,6 +524,11 @@ OPENRLHF = (
                 "openrlhf.utils.deepspeed.deepspeed",
                 "DeepspeedStrategy.load_ckpt",
                 arguments=("model", "load_dir", "tag"),
+            ),
+            Theirs(
+                "openrlhf.utils.deepspeed.deepspeed",
+                "DeepspeedStrategy.save_model",
+                arguments=("model", "tokenizer", "output_dir"),
             ),
             Theirs("openrlhf.utils.deepspeed.deepspeed", "DeepspeedStrategy._read_ckpt_metric"),
             Theirs(

@@ -11,7 +11,7 @@ if it is complete in both. The newest of these is never deleted, unless the same
 from it. As DeepSpeed does, this takes the path to be a folder that all nodes share.
 
 `--ckpt.save_hf` writes the whole model beside each of the actor's checkpoints, and OpenRLHF keeps all of these for
-ever. Here a model goes with its checkpoint.
+ever. Here a model goes with its checkpoint. What a kill left of one is named a draft, and goes before the next save.
 
 Only what a job wrote is deleted: folders with the name of a checkpoint and a checkpoint in them. A link is resumed
 from, and neither counted nor deleted, since what it leads to is the user's.
@@ -37,6 +37,7 @@ from openrlhf_stare.options import UsageError
 
 MANIFEST = "manifest.json"
 METRIC = "metric.json"  # OpenRLHF writes it to a checkpoint when all ranks have saved
+DRAFT = ".draft"  # behind the name of what is not whole yet
 TAG = re.compile(r"(best_)?global_step\d+")  # OpenRLHF's names
 
 
@@ -83,7 +84,7 @@ def finish(checkpoint: Path, sizes: dict[str, int | None]) -> None:
     if broken := [name for name, size in sizes.items() if size is None]:
         raise OSError(f"Checkpoint {checkpoint} is incomplete on the disk: {', '.join(broken)} was cut short")
     contents = {"time": time.time(), "files": sizes}
-    draft = checkpoint / f"{MANIFEST}.draft"
+    draft = draft_of(checkpoint / MANIFEST)
     draft.write_text(json.dumps(contents | {"crc32": _crc32(contents)}, indent=1))
     os.replace(draft, checkpoint / MANIFEST)
 
@@ -130,6 +131,18 @@ def saved_model(checkpoint: Path) -> Path | None:
     """Where `--ckpt.save_hf` puts the whole model of the actor's checkpoint; None for the critic's."""
     actor = checkpoint.parent.name == "_actor"
     return checkpoint.parent.with_name(f"{checkpoint.name}_hf") if actor else None
+
+
+def draft_of(path: Path) -> Path:
+    """Where a file or folder is written that gets its name, `path`, once it is whole."""
+    return path.with_name(path.name + DRAFT)
+
+
+def _model_drafts(checkpoint: Path) -> list[Path]:
+    """What a killed job has left of whole models beside the actor's checkpoints; none for the critic's checkpoint."""
+    folder, end = checkpoint.parent.parent, f"_hf{DRAFT}"
+    found = folder.glob(f"*{end}") if saved_model(checkpoint) else ()
+    return [path for path in found if TAG.fullmatch(path.name.removesuffix(end)) and not path.is_symlink()]
 
 
 def delete(checkpoint: Path) -> None:
@@ -303,7 +316,7 @@ def make_room(
 
     OpenRLHF's rule: fewer than `max_num` of those that are not best ones are left, and all together at most `max_mem`
     GiB; those without a finite metric go first, then those with the worst, then the oldest. Before them go the
-    incomplete ones; the tag `kept` stays whatever the limits are.
+    incomplete ones, and what was only begun of saved models; the tag `kept` stays whatever the limits are.
 
     Returns:
         The folders deleted.
@@ -314,6 +327,8 @@ def make_room(
         finite = value is not None and math.isfinite(value)
         return is_complete(checkpoint), finite, value if finite else 0.0, _saved_at(checkpoint)
 
+    for draft in _model_drafts(new):
+        shutil.rmtree(draft, ignore_errors=True)  # one that cannot be deleted costs its room and not the job
     present = [path for path in _own_checkpoints(new.parent) if path != new]
     sizes = {path: _bytes_in(path) + _bytes_in(saved_model(path)) for path in present}
     regular = [path for path in present if not _is_best(path)]

@@ -1,13 +1,15 @@
 """OpenRLHF's strategy with checkpoints that outlive a crash.
 
 OpenRLHF 0.11.2 deletes old checkpoints before it saves the new one, in an order in which the newest can come first,
-and loads what DeepSpeed's file `latest` names, whole or not. `checkpoints.py` says what takes the place of both.
+and loads what DeepSpeed's file `latest` names, whole or not. `checkpoints.py` says what takes the place of both. It
+writes whole models in their place, where a kill leaves a part that looks like one.
 
 The driver makes the strategy, and Ray takes it to every actor.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +60,15 @@ class CheckpointedStrategy(DeepspeedStrategy):
                 return None, {}
             checkpoints.refuse_other_type(Path(load_dir, tag), self.param_dtype)
         return super().load_ckpt(model, load_dir, tag, **options)
+
+    def save_model(self, model, tokenizer, output_dir, **options):
+        """A new folder gets its name once the model in it is whole; one that is there is written to as it is."""
+        folder = draft = Path(output_dir)
+        if not os.path.lexists(folder):  # only what rank 0 sees counts, which alone writes
+            draft = checkpoints.draft_of(folder)
+        super().save_model(model, tokenizer, str(draft), **options)
+        if self.is_rank_0() and draft != folder:
+            os.replace(draft, folder)
 
     def _resume_point(self) -> tuple[str | None, str]:
         """`checkpoints.resume_point`, the same on all ranks of actor and critic, past those whose files are damaged.

@@ -507,6 +507,20 @@ def test_the_whole_model_beside_a_checkpoint_goes_with_it(tmp_path, saved_by):
     assert len(left) == 2 and "global_step1" in left
 
 
+def test_what_a_kill_left_of_a_whole_model_goes_before_the_actor_s_next_checkpoint(tmp_path):
+    for name in ("global_step1_hf.draft", "best_global_step1_hf.draft", "mine_hf.draft", "global_step1_hf"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "global_step2_hf.draft").symlink_to(tmp_path / "mine_hf.draft")
+    before = sorted(tmp_path.rglob("*"))
+    checkpoints.make_room(tmp_path / "_critic/global_step2", None, 2, math.inf, metric_of)
+    assert sorted(tmp_path.rglob("*")) == before  # the actor may be writing one
+    checkpoints.make_room(tmp_path / "_actor/global_step2", None, 2, math.inf, metric_of)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["global_step1_hf", "global_step2_hf.draft", "mine_hf.draft"]
+    assert (tmp_path / "mine_hf.draft/model.safetensors").exists()
+
+
 def test_the_whole_models_count_for_the_limit_of_the_disk(tmp_path):
     for step in (1, 2, 3):
         finished(tmp_path / f"_actor/global_step{step}")
