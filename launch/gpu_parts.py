@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from openrlhf_stare.algorithms.draw import places_of  # noqa: E402
 from openrlhf_stare.algorithms.entropy import chunked_entropy  # noqa: E402
 from openrlhf_stare.algorithms.fused_head import fused_log_probs  # noqa: E402
 from openrlhf_stare.algorithms.selection import kth_largest  # noqa: E402
@@ -177,9 +178,10 @@ def method_weights(device: str, sizes: Sizes) -> Iterator[Row]:
         torch.randn(shape[0], 1, generator=random).expand(shape).contiguous(),
         torch.rand(shape, generator=random) < 0.8,
         torch.rand(shape, generator=random),
+        places_of(range(shape[0]), shape[1]),
     )
     mask = tokens.action_mask
-    pool = base.Tokens(log_probs[mask], tokens.advantages[mask], mask[mask], tokens.entropies[mask])
+    pool = base.Tokens(*(value[mask] for value in vars(tokens).values()))
     there = base.Tokens(*(value.to(device) for value in vars(tokens).values()))
     new = (log_probs + 0.1 * torch.randn(shape, generator=random)).clamp(max=0)
     for name in base.names():

@@ -191,8 +191,9 @@ class StarePolicyActor(PolicyModelActor):
             rank, ranks = torch.distributed.get_rank(self.dp_group), torch.distributed.get_world_size(self.dp_group)
             for number, item in enumerate(items):  # a micro-batch has those of its responses
                 item.index = [rank + number * ranks]
-            own = [places_of(item.index, len(mask))[0] for item, mask in zip(items, masks, strict=True)]
-            places = _selected(own, masks)
+            none = torch.empty(0, dtype=torch.int64)
+            own = (places_of(item.index, len(mask))[0, mask] for item, mask in zip(items, masks, strict=True))
+            places = torch.cat([none, *own])
         return base.Tokens(log_probs, advantages, mask, self.meter.take_tokens(), places)
 
     def _batch_entropy(self, tokens: base.Tokens) -> tuple[float, float]:

@@ -25,22 +25,31 @@ def places_of(rows: Sequence[int], length: int) -> Tensor:
 
 
 @torch.no_grad()
-def lot_numbers(log_probs: Tensor, advantages: Tensor, seed: int, places: Tensor | None = None) -> Tensor:
-    """A lot for each token: as good as random, but the same for the same bits of log-prob and advantage at one place.
+def lot_numbers(log_probs: Tensor, advantages: Tensor, seed: int) -> Tensor:
+    """A lot for each token: as good as random, but the same for the same bits of log-prob and advantage.
 
     Args:
         log_probs, advantages: of one shape; taken as float32.
         seed: another one gives other lots.
-        places: int64 of that shape, from `places_of`; None for lots that are equal where the others are.
 
     Returns:
         float32 of that shape, finite and above 0. To draw k tokens, take those with the k highest lots.
     """
-    lots = torch.full_like(log_probs, seed, dtype=torch.int64)
-    of_token = [(values.float() + 0.0).view(torch.int32) for values in (log_probs, advantages)]  # -0.0 becomes +0.0
-    of_token += [] if places is None else [places, places >> 32]
-    for bits in of_token:
-        lots = (lots ^ bits) & 0xFFFFFFFF
+    # + 0.0 makes -0.0 into +0.0.
+    return _lots([(values.float() + 0.0).view(torch.int32) for values in (log_probs, advantages)], seed)
+
+
+@torch.no_grad()
+def lots_of_places(places: Tensor, seed: int) -> Tensor:
+    """Such lots from `places_of`, for tokens that are alike in both: another sharding gives others."""
+    return _lots([places, places >> 32], seed)
+
+
+def _lots(words: Sequence[Tensor], seed: int) -> Tensor:
+    """Lots from the low 32 bits of these integers."""
+    lots = torch.full_like(words[0], seed, dtype=torch.int64)
+    for word in words:
+        lots = (lots ^ word) & 0xFFFFFFFF
         for factor in _FACTORS:
             lots = ((lots ^ (lots >> 16)) * factor) & 0xFFFFFFFF
     lots = lots ^ (lots >> 16)

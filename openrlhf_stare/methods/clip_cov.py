@@ -10,9 +10,10 @@ Ours differs from the published code (PRIME-RL/Entropy-Mechanism-of-RL, verl/tra
 - It takes means and the draw from one micro-batch of one rank and the current log-probs, and tokens that PPO clips
   already are not drawn. Here the pool is the rollout, before the first step, when nothing is clipped yet, and the
   drawn set stays for the whole `fit`.
-- It draws by a random permutation. Here each token has a number from its log-prob, advantage, place and `seed`, and
-  those with the highest are drawn: on any number of ranks as many, and a resumed job draws as if it went on.
-  Without `Tokens.places`, tokens that are alike in log-prob and advantage have one number and are drawn together.
+- It draws by a random permutation. Here each token has a number from its log-prob, its advantage and `seed`, and
+  those with the highest are drawn: on any number of ranks the same, and a resumed job draws as if it went on. Among
+  tokens that are alike in both, as all certain ones of a response are, their places decide; without `Tokens.places`
+  they are drawn together.
 
 It does nothing where no c is between low and high, as in rollouts whose advantages are all 0.
 """
@@ -27,7 +28,7 @@ from torch import Tensor
 from openrlhf_stare.algorithms.control import Strength
 from openrlhf_stare.algorithms.covariance import pooled_means, share_count, token_covariance
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
-from openrlhf_stare.algorithms.draw import lot_numbers
+from openrlhf_stare.algorithms.draw import lot_numbers, lots_of_places
 from openrlhf_stare.algorithms.selection import kth_largest
 from openrlhf_stare.methods.base import Method, Tokens
 from openrlhf_stare.options import Options, option
@@ -62,20 +63,28 @@ class ClipCov(Method):
         self.means = pooled_means(tokens.log_probs, tokens.advantages, group)
         drawn = share_count(self.means.tokens, self.share)
         in_band = self._in_band(tokens)
-        lots = self._lots(tokens)[in_band]
+        lots = lot_numbers(tokens.log_probs[in_band], tokens.advantages[in_band], self.options.seed)
         self.threshold = kth_largest([lots], [lambda n: min(n, drawn)], group=group)[0].item()
-        own = [int(in_band.sum()), int((lots >= self.threshold).sum())]
-        band, dropped = (all_reduce_sums(own, group) / max(self.means.tokens, 1)).tolist()
-        return {"clip_cov/band_ratio": band, "clip_cov/dropped_ratio": dropped}
+        band, above = all_reduce_sums([len(lots), int((lots > self.threshold).sum())], group).tolist()
+        self.tie_threshold = 0.0  # every lot is above it
+        if tokens.places is not None:
+            ties = lots_of_places(tokens.places[in_band][lots == self.threshold], self.options.seed)
+            left = min(int(band), drawn) - int(above)
+            self.tie_threshold = kth_largest([ties], [lambda n: left], group=group)[0].item()
+        dropped = all_reduce_sums([int(self._drawn(tokens).sum())], group).item()
+        n = max(self.means.tokens, 1)
+        return {"clip_cov/band_ratio": band / n, "clip_cov/dropped_ratio": dropped / n}
 
     def _in_band(self, tokens: Tokens) -> Tensor:
         c = token_covariance(tokens.log_probs, tokens.advantages, self.means)
         return tokens.action_mask & (c > self.options.low) & (c < self.options.high)
 
-    def weights(self, tokens: Tokens) -> Tensor | None:
-        if self.share == 0:
-            return None
-        return (~(self._in_band(tokens) & (self._lots(tokens) >= self.threshold))).float()
+    def _drawn(self, tokens: Tokens) -> Tensor:
+        lots = lot_numbers(tokens.log_probs, tokens.advantages, self.options.seed)
+        tied = lots == self.threshold
+        if tokens.places is not None:
+            tied &= lots_of_places(tokens.places, self.options.seed) >= self.tie_threshold
+        return self._in_band(tokens) & (tied | (lots > self.threshold))
 
-    def _lots(self, tokens: Tokens) -> Tensor:
-        return lot_numbers(tokens.log_probs, tokens.advantages, self.options.seed, tokens.places)
+    def weights(self, tokens: Tokens) -> Tensor | None:
+        return None if self.share == 0 else (~self._drawn(tokens)).float()
