@@ -219,19 +219,18 @@ def refuse_other_ranks(checkpoint: Path, args: SimpleNamespace, model: str) -> N
     Raises:
         UsageError: the checkpoint is of another number of ranks, or of ZeRO-3 where this job is not, or the reverse.
     """
-    of, zero_stage = getattr(args, model), args.ds.zero_stage
-    nodes, of_node, ranks = of.num_nodes, of.num_gpus_per_node, of.num_nodes * of.num_gpus_per_node
+    nodes, of_node = getattr(args, model).num_nodes, getattr(args, model).num_gpus_per_node
     saved = len(list(checkpoint.glob("*zero_pp_rank_*_optim_states.pt")))
     is_stage_3 = any(checkpoint.glob("zero_pp_rank_*_model_states.pt"))
     remedy = "give what it was saved with, or start from the model that it saved, without --ckpt.load_enable"
-    if saved and saved != ranks:
+    if saved and saved != nodes * of_node:
         raise UsageError(
-            f"--{model}.num_nodes {nodes} x --{model}.num_gpus_per_node {of_node} are {ranks} ranks, and {checkpoint} "
-            f"was saved by {saved}: {remedy}"
+            f"--{model}.num_nodes {nodes} x --{model}.num_gpus_per_node {of_node} are {nodes * of_node} ranks, and "
+            f"{checkpoint} was saved by {saved}: {remedy}"
         )
-    if saved and is_stage_3 != (zero_stage == 3):
-        of = "ZeRO-3" if is_stage_3 else "ZeRO-1 or -2"
-        raise UsageError(f"--ds.zero_stage {zero_stage} cannot go on with {checkpoint} of {of}: {remedy}")
+    if saved and is_stage_3 != (args.ds.zero_stage == 3):
+        stage = "ZeRO-3" if is_stage_3 else "ZeRO-1 or -2"
+        raise UsageError(f"--ds.zero_stage {args.ds.zero_stage} cannot go on with {checkpoint} of {stage}: {remedy}")
 
 
 # ── all checkpoints of a job ──

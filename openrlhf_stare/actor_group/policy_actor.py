@@ -76,7 +76,7 @@ class StarePolicyActor(PolicyModelActor):
         strengths = self.loss.method.strengths if self.loss else ()
         self.controller = EntropyController(self.trainer.control, strengths)
         self._restore(self.checkpoint_states)
-        if self.checkpoint_states and (sentence := kept_learning_rate("actor", args.actor, self.actor_scheduler)):
+        if self.checkpoint_states and (sentence := kept_learning_rate(args.actor, self.actor_scheduler)):
             self._notice(sentence)
         if sentence := self.controller.percentages:  # of the run's start, which the checkpoint has
             self._notice(sentence)

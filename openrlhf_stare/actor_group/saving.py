@@ -51,18 +51,18 @@ def remedy(model: str) -> str:
     )
 
 
-def kept_learning_rate(model: str, options: Any, scheduler: Any) -> str | None:
-    """Of a model (actor or critic) that was loaded from a checkpoint: that its learning rate is not the flag's.
+def kept_learning_rate(options: Any, scheduler: Any) -> str | None:
+    """Of an actor that was loaded from a checkpoint: that its learning rate is not the flag's; None if it is.
 
     Args:
-        options: the nested arguments of the model.
+        options: the actor's nested arguments.
         scheduler: torch's, as the checkpoint has set it.
     """
     flag, rates = options.adam.lr, sorted(set(scheduler.base_lrs))
     if options.optim != "adam" or rates == [flag]:
         return None
     return (
-        f"--{model}.adam.lr {flag:g} has no effect: the checkpoint has the optimizer and its learning rate of "
+        f"--actor.adam.lr {flag:g} has no effect: the checkpoint has the optimizer and its learning rate of "
         f"{', '.join(f'{rate:g}' for rate in rates)}, with which the job goes on. To change it, start from the saved "
         "model, without --ckpt.load_enable"
     )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-from openrlhf_stare import tools
+from openrlhf_stare import dealing, tools
 from openrlhf_stare.algorithms.control import EntropyController
 from openrlhf_stare.algorithms.groups import GROUP_BASELINES
 from openrlhf_stare.driver.flags import CONFIGS, method_options
@@ -383,8 +383,8 @@ def _prompt_probs(args: SimpleNamespace) -> Iterator[Finding]:
 
 def _schedule(args: SimpleNamespace) -> Iterator[Finding]:
     """When what is trained, and how fast."""
-    has_critic = args.algo.advantage.estimator == "gae"
-    for model in ("actor", "critic") if has_critic else ("actor",):
+    trained = [model for model in dealing.models(args) if model in dealing.TRAINED]
+    for model in trained:
         if (name := getattr(args, model).lr_scheduler) not in SCHEDULERS:
             yield Finding(
                 f"--{model}.lr_scheduler {name}",
@@ -392,7 +392,7 @@ def _schedule(args: SimpleNamespace) -> Iterator[Finding]:
                 f"give one of {', '.join(SCHEDULERS)}",
             )
     frozen = args.critic.freezing_steps
-    if frozen >= 0 and not has_critic:  # from step 0 on, so that 0 is one step
+    if frozen >= 0 and "critic" not in trained:  # from step 0 on, so that 0 is one step
         yield Finding(
             f"--critic.freezing_steps {frozen}",
             f"has the critic train alone, and --advantage_estimator {args.algo.advantage.estimator} has none, so that "

@@ -74,7 +74,7 @@ def test_a_checkpoint_of_the_end_of_an_episode_goes_on_with_the_next(tmp_path):
 )
 def test_a_learning_rate_that_the_checkpoint_overrules_is_told(optim, flag, rates, said):
     options = SimpleNamespace(optim=optim, adam=SimpleNamespace(lr=flag))
-    sentence = kept_learning_rate("actor", options, SimpleNamespace(base_lrs=rates))
+    sentence = kept_learning_rate(options, SimpleNamespace(base_lrs=rates))
     assert sentence is None if said is None else re.match(said, sentence)
 
 
