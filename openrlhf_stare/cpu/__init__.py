@@ -49,7 +49,6 @@ def needs_a_gpu(args: SimpleNamespace) -> Iterator[Finding]:
         "--vllm.sync_with_ray": args.vllm.sync_with_ray,
         "--vllm.enable_sleep": args.vllm.enable_sleep and args.train.colocate_all,  # OpenRLHF ignores it otherwise
         "--ds.enable_sleep": args.ds.enable_sleep,
-        "--ds.load_in_4bit": args.ds.load_in_4bit,
         "--ds.use_liger_kernel": args.ds.use_liger_kernel,
         "--ds.deepcompile": args.ds.deepcompile,
     }

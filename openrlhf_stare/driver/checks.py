@@ -38,6 +38,7 @@ NOT_ZERO = {
     "eval.steps": "-1 for never",
     "logger.logging_steps": "1 for every step",
 }
+WHITENED = ("gae", "reinforce", "reinforce_baseline")  # whose advantages OpenRLHF normalises over the rollout
 COLDEST = 0.01  # a temperature below it, other than 0, is this one for vLLM
 # Of transformers' schedules those that work in OpenRLHF. It has no flag for the steps that warmup_stable_decay asks
 # for, and to reduce_lr_on_plateau and greedy DeepSpeed gives the batch size as the metric to follow.
@@ -68,6 +69,7 @@ def check(args: SimpleNamespace) -> list[str]:
         _shared_gpus(args),
         _reward_url(args),
         _rewards(args),
+        _policy_loss(args),
         _evaluation(args),
         _prompt_probs(args),
         _schedule(args),
@@ -205,7 +207,6 @@ def _fused_head(args: SimpleNamespace) -> Iterator[Finding]:
             args.ds.tensor_parallel_size > 1,
             "whose head has the whole vocabulary",
         ),
-        ("--ds.load_in_4bit", args.ds.load_in_4bit, "whose head has plain weights"),
         ("--ds.deepcompile", args.ds.deepcompile, "which it does not compile"),
     ):
         if is_given:
@@ -325,6 +326,43 @@ def _rewards(args: SimpleNamespace) -> Iterator[Finding]:
             "is above 1, and the reward of a response that was cut off is multiplied by it",
             "give one from 0 to 1, or one below 0 to be that reward",
         )
+    lowest, highest = args.reward.clip_range
+    if not lowest < highest:
+        yield Finding(
+            f"--reward.clip_range {lowest:g} {highest:g}",
+            "would give every response the same reward",
+            "give the lowest before the highest",
+        )
+
+
+def _policy_loss(args: SimpleNamespace) -> Iterator[Finding]:
+    """What OpenRLHF's loss asserts of its own flags, once the models are loaded, and bounds that leave nothing."""
+    clip, of_advantage = args.actor.dual_clip, args.algo.advantage
+    level, gating = of_advantage.is_correction_level, of_advantage.is_correction_gating
+    if clip is not None and not clip > 1:
+        yield Finding(
+            f"--actor.dual_clip {clip:g}",
+            "is not above 1, and the ratio of a token of a bad response is bounded by it",
+            "give one such as 3, or leave it out",
+        )
+    if of_advantage.is_correction_mode == "clip" and (level == "seq" or gating != "ratio"):
+        yield Finding(
+            "--algo.advantage.is_correction_mode clip",
+            "clips the ratio of a token, and does not go with --algo.advantage.is_correction_level "
+            f"{level} and --algo.advantage.is_correction_gating {gating}",
+            "give mask",
+        )
+    *lowest, highest = of_advantage.is_correction_threshold
+    bounds = f"--algo.advantage.is_correction_threshold {' '.join(f'{bound:g}' for bound in (*lowest, highest))}"
+    if level != "off" and gating != "ratio" and max(lowest, default=0) > 0:
+        yield Finding(
+            bounds,
+            f"has a lower bound, and --algo.advantage.is_correction_gating {gating}, which is small where the engine "
+            "has the policy's weights, takes an upper one alone",
+            "give that one number",
+        )
+    if level != "off" and max(lowest, default=0) > highest:
+        yield Finding(bounds, "has its lower bound above the upper one, and would keep no token", "swap the two")
 
 
 def _evaluates(args: SimpleNamespace) -> bool:
@@ -411,6 +449,19 @@ def _what_cannot_train(args: SimpleNamespace) -> Iterator[Finding]:
             "would leave no complete checkpoint while the next one is saved",
             "give at least 2",
         )
+    if args.ckpt.save_steps != -1 and args.ckpt.disable_ds and not args.ckpt.save_hf:
+        yield Finding(
+            f"--ckpt.save_steps {args.ckpt.save_steps} with --ckpt.disable_ds",
+            "saves nothing on the way, neither a checkpoint nor a model",
+            "add --ckpt.save_hf, or leave one of the two out",
+        )
+    if args.ds.load_in_4bit:
+        yield Finding(
+            "--ds.load_in_4bit",
+            "cannot train with vLLM, since OpenRLHF's weight sync sends the packed weights, which the engines, in "
+            "bfloat16, refuse",
+            "leave it out",
+        )
     if args.ds.lora.rank > 0:
         yield Finding(
             f"--ds.lora.rank {args.ds.lora.rank}",
@@ -472,6 +523,14 @@ def _warnings(args: SimpleNamespace) -> Iterator[Finding]:
             "DeepSpeed that every backward pass ends a step",
             "use --ds.zero_stage 3",
         )
+    for model in filter(dealing.TRAINED.__contains__, dealing.models(args)):
+        options = getattr(args, model)
+        if options.optim == "muon" and options.max_norm > 0:
+            yield Finding(
+                f"--{model}.optim muon with --{model}.max_norm {options.max_norm:g}",
+                "takes hardly a step: DeepSpeed clips what Muon has normalised, whose norm is in the hundreds",
+                f"give --{model}.max_norm 0",
+            )
     if args.train.enable_ema:
         yield Finding(
             "--train.enable_ema",
@@ -508,6 +567,31 @@ def _idle_flags(args: SimpleNamespace) -> Iterator[Finding]:
             f"--rollout.temperature {args.rollout.temperature:g}",
             f"is {COLDEST:g} for vLLM, while the policy's logits are divided by what is given",
             f"give at least {COLDEST:g}",
+        )
+    agent, estimator = args.train.agent_func_path, args.algo.advantage.estimator
+    if args.reward.model_name_or_path and "reward" not in dealing.models(args):
+        yield Finding(
+            f"--reward.model_name_or_path {args.reward.model_name_or_path}",
+            f"is not used, since {'the agent' if agent else '--reward.remote_url'} gives the rewards",
+            "leave one of the two out",
+        )
+    if args.reward.remote_url and agent and not tools.is_ours(agent):
+        yield Finding(
+            f"--reward.remote_url {args.reward.remote_url}",
+            f"is not used, since --train.agent_func_path {agent} gives the rewards",
+            "leave it out",
+        )
+    if args.algo.advantage.no_std_norm and estimator not in WHITENED:
+        yield Finding(
+            "--algo.advantage.no_std_norm",
+            f"does nothing with --advantage_estimator {estimator}",
+            "use dr_grpo, which does not divide a group's rewards by their deviation, or leave it out",
+        )
+    if args.algo.kl.target and args.algo.kl.init_coef <= 0:
+        yield Finding(
+            f"--algo.kl.target {args.algo.kl.target:g}",
+            f"does nothing with --algo.kl.init_coef {args.algo.kl.init_coef:g}, which it would change by a share",
+            "give a coefficient above 0, or leave it out",
         )
     if args.eval.dataset and not _evaluates(args):
         yield Finding(

@@ -22,7 +22,6 @@ def arguments() -> SimpleNamespace:
         vllm=SimpleNamespace(sync_with_ray=False, enable_sleep=False, tensor_parallel_size=1),
         ds=SimpleNamespace(
             enable_sleep=False,
-            load_in_4bit=False,
             use_liger_kernel=False,
             deepcompile=False,
             tensor_parallel_size=1,
@@ -46,7 +45,6 @@ def test_openrlhfs_defaults_can_run():
     [
         "--vllm.sync_with_ray",
         "--ds.enable_sleep",
-        "--ds.load_in_4bit",
         "--ds.use_liger_kernel",
         "--ds.deepcompile",
     ],

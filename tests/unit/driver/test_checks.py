@@ -164,6 +164,18 @@ def refusal(*words: str) -> str:
         ("--reward.overlong_buffer_len", "257", "--rollout.max_new_tokens 256", "--rollout.max_new_tokens 256"),
         ("--reward.overlong_buffer_len", "2049", "more than --data.max_len 2048", ""),
         ("--reward.stop_properly_penalty_coef", "1.01", "from 0 to 1", ""),
+        ("--reward.clip_range", "10 -10", "the lowest before", ""),
+        ("--actor.dual_clip", "1", "such as 3", ""),
+        ("--algo.advantage.is_correction_mode", "clip", "give mask", "--algo.advantage.is_correction_level seq"),
+        ("--algo.advantage.is_correction_mode", "clip", "give mask", "--algo.advantage.is_correction_gating tv"),
+        ("--algo.advantage.is_correction_threshold", "5 0.5", "swap", "--algo.advantage.is_correction_level token"),
+        (
+            "--algo.advantage.is_correction_threshold",
+            "0.5 5",
+            "give that one number",
+            "--algo.advantage.is_correction_level token --algo.advantage.is_correction_gating binary_kl",
+        ),
+        ("--ckpt.save_steps", "5", "add --ckpt.save_hf", "--ckpt.disable_ds"),
         ("--data.prompt_probs", "0.5,0.5", "1 in all", "--data.prompt_dataset a.jsonl"),
         ("--data.prompt_probs", "1", "2 in all", "--data.prompt_dataset a.jsonl,b.jsonl"),
         ("--data.prompt_probs", "0.333,0.333,0.333", "a sum of 1", "--data.prompt_dataset a.jsonl,b.jsonl,c.jsonl"),
@@ -186,16 +198,19 @@ def refusal(*words: str) -> str:
     ],
 )
 def test_a_bad_value_is_refused_with_the_flag_the_value_and_the_remedy(flag, value, remedy, others):
-    sentence = refusal(flag, value, *others.split())
+    sentence = refusal(flag, *value.split(), *others.split())
     assert f"{flag} {value}" in sentence and sentence.startswith("--")
     assert flag != "--policy_loss" or sentence.startswith(f"{flag} {value}")
     assert remedy in sentence
     assert "\n" not in sentence
 
 
-@pytest.mark.parametrize("flag", ["--ds.load_in_4bit", "--ds.deepcompile"])
-def test_what_does_not_go_with_the_fused_head_is_refused(flag):
-    assert f"{flag} does not go with --actor.fused_head" in refusal(flag, "--actor.fused_head")
+def test_what_does_not_go_with_the_fused_head_is_refused():
+    assert "--ds.deepcompile does not go with --actor.fused_head" in refusal("--ds.deepcompile", "--actor.fused_head")
+
+
+def test_weights_of_4_bits_are_refused():
+    assert refusal("--ds.load_in_4bit").startswith("--ds.load_in_4bit cannot train with vLLM")
 
 
 def test_tpo_takes_no_advantages():
@@ -266,8 +281,8 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "",
         "--reward.remote_url reward.py,",
         "--reward.remote_url http://host:1/score,HTTPS://other/score",
-        "--reward.remote_url none --train.agent_func_path agent.py",  # which OpenRLHF does not read then
-        "--reward.remote_url one.py,two.py --train.agent_func_path agent.py",
+        "--train.agent_func_path agent.py",
+        f"--reward.remote_url {__file__} --train.agent_func_path {tools.AGENT}",  # which asks for it
         "--critic.freezing_steps 0 --advantage_estimator gae",
         f"{EVALUATION} --eval.steps 1 --ckpt.best_metric_key none",
         f"{EVALUATION} --ckpt.best_metric_key eval_default_pass4",
@@ -284,7 +299,15 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "--entropy.schedule pi",
         "--ckpt.max_num 2 --ckpt.save_steps 5",
         "--ckpt.max_num 1",  # no checkpoint is written
-        "--ckpt.max_num 1 --ckpt.save_steps 5 --ckpt.disable_ds",
+        "--ckpt.max_num 1 --ckpt.save_steps 5 --ckpt.disable_ds --ckpt.save_hf",
+        "--actor.dual_clip 1.1 --reward.clip_range -1 1",
+        "--algo.advantage.is_correction_level token --algo.advantage.is_correction_mode clip",
+        "--algo.advantage.is_correction_level seq --algo.advantage.is_correction_gating tv "
+        "--algo.advantage.is_correction_threshold 0.1",
+        "--actor.optim muon --actor.max_norm 0",
+        "--critic.optim muon --advantage_estimator reinforce",  # there is no critic
+        "--algo.advantage.no_std_norm --advantage_estimator reinforce",
+        "--algo.kl.target 6",
         "--rollout.top_p 0.9",
         "--rollout.temperature 2 --rollout.top_p 1e-3 --rollout.max_new_tokens 1",
         "--rollout.temperature 0.01",
@@ -390,6 +413,22 @@ def test_a_bonus_that_stays_0_is_refused(schedule):
         ("--train.enable_ema", "--train.enable_ema"),
         ("--eval.dataset eval.jsonl", "--eval.dataset eval.jsonl is not used, since --eval.steps -1 is never"),
         ("--rollout.temperature 0.009", "--rollout.temperature 0.009 is 0.01 for vLLM"),
+        ("--reward.remote_url none --train.agent_func_path agent.py", "--reward.remote_url none is not used"),
+        (
+            "--reward.remote_url reward.py --reward.model_name_or_path model",
+            "--reward.model_name_or_path model is not used, since --reward.remote_url gives the rewards",
+        ),
+        (
+            "--train.agent_func_path agent.py --reward.model_name_or_path model",
+            "--reward.model_name_or_path model is not used, since the agent gives the rewards",
+        ),
+        (
+            "--algo.advantage.no_std_norm --advantage_estimator rloo --rollout.n_samples_per_prompt 2 "
+            "--algo.kl.init_coef 0",
+            "--algo.advantage.no_std_norm does nothing with --advantage_estimator rloo",
+        ),
+        ("--algo.kl.target 6 --algo.kl.init_coef 0", "--algo.kl.target 6 does nothing"),
+        ("--actor.optim muon", "--actor.optim muon with --actor.max_norm 1 takes hardly a step"),
         ("--advantage_estimator group_norm --rollout.n_samples_per_prompt 2", "--algo.kl.init_coef 0.01"),
         ("--actor.policy_loss_type gspo --policy_loss high_entropy", "--policy_loss high_entropy does"),
         (
