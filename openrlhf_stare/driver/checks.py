@@ -77,7 +77,7 @@ def check(args: SimpleNamespace) -> list[str]:
         _fused_head(args),
         tools.cannot_run(args),
     )
-    return [str(warning) for warnings in (_warnings(args), _idle_flags(args)) for warning in warnings]
+    return [str(warning) for rule in (_warnings, _optimizer, _idle_flags) for warning in rule(args)]
 
 
 def _sizes(args: SimpleNamespace) -> Iterator[Finding]:
@@ -516,6 +516,30 @@ def _warnings(args: SimpleNamespace) -> Iterator[Finding]:
             f"{args.train.batch_size} and --train.max_epochs 1 there is no other",
             "lower the first or raise the second",
         )
+    is_penalised = args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss
+    if method and is_penalised and args.algo.advantage.estimator in GROUP_BASELINES:
+        yield Finding(
+            f"--algo.kl.init_coef {args.algo.kl.init_coef:g}",
+            "puts a KL penalty into the rewards, so that groups of equal rewards have small advantages, too, on which "
+            f"--policy_loss {args.policy_loss} acts, and entropy/authority says little",
+            "give 0, or --algo.kl.use_loss to have it in the loss",
+        )
+    if args.tool.run_model_code_without_sandbox:
+        yield Finding(
+            "--tool.run_model_code_without_sandbox",
+            "lets programs that a model wrote do on the nodes what this user may do",
+            "install bubblewrap and leave the flag out, unless the machines are disposable",
+        )
+    if given(args, "entropy").get("measure") == "sampled" and args.train.async_enable:
+        yield Finding(
+            "--entropy.measure sampled with --train.async_enable",
+            "is an off-policy estimate, since the log-probs come from weights newer than the sampler's",
+            "use exact for the entropy of the policy in training",
+        )
+
+
+def _optimizer(args: SimpleNamespace) -> Iterator[Finding]:
+    """Steps of which less is left than one may think."""
     if args.train.dynamic_batch_enable and args.ds.zero_stage < 3:
         yield Finding(
             f"--train.dynamic_batch_enable with --ds.zero_stage {args.ds.zero_stage}",
@@ -537,26 +561,6 @@ def _warnings(args: SimpleNamespace) -> Iterator[Finding]:
             "is in no checkpoint, so a resumed job's average starts again from --actor.model_name_or_path; and in "
             "bfloat16 small steps do not move it",
             "save the policy itself, without it",
-        )
-    is_penalised = args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss
-    if method and is_penalised and args.algo.advantage.estimator in GROUP_BASELINES:
-        yield Finding(
-            f"--algo.kl.init_coef {args.algo.kl.init_coef:g}",
-            "puts a KL penalty into the rewards, so that groups of equal rewards have small advantages, too, on which "
-            f"--policy_loss {args.policy_loss} acts, and entropy/authority says little",
-            "give 0, or --algo.kl.use_loss to have it in the loss",
-        )
-    if args.tool.run_model_code_without_sandbox:
-        yield Finding(
-            "--tool.run_model_code_without_sandbox",
-            "lets programs that a model wrote do on the nodes what this user may do",
-            "install bubblewrap and leave the flag out, unless the machines are disposable",
-        )
-    if given(args, "entropy").get("measure") == "sampled" and args.train.async_enable:
-        yield Finding(
-            "--entropy.measure sampled with --train.async_enable",
-            "is an off-policy estimate, since the log-probs come from weights newer than the sampler's",
-            "use exact for the entropy of the policy in training",
         )
 
 

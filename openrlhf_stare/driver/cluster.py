@@ -43,7 +43,7 @@ def start(
         # Without this, Ray's agents outlive a killed driver by a minute, in which they look for its control store.
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
         needs = resources.required(args)
-        for finding in runtime.too_few_cores(needs.gpus):
+        for finding in (*runtime.engine_of_gpus(), *runtime.too_few_cores(needs.gpus)):
             raise UsageError(f"{finding}; the job needs {needs}")
         others |= ON_LOOPBACK
         if own := runtime.own_ray(needs.gpus, needs.cpus):
@@ -56,8 +56,14 @@ def start(
     if args.preflight:
         # On a node without our package it would end every worker, before one could say what is missing.
         runtime_env.pop("worker_process_setup_hook", None)
-    with replaced(RESOLVE, as_it_is):
-        context = init(runtime_env=runtime_env, **others)
+    try:
+        with replaced(RESOLVE, as_it_is):
+            context = init(runtime_env=runtime_env, **others)
+    except RuntimeError as error:
+        if "ersion mismatch" not in str(error):
+            raise
+        said = " ".join(str(error).split())
+        raise UsageError(f"the Ray at {address} is another one ({said}): install the same on all nodes") from None
     signals.listen_to_sigterm()
     if not args.preflight:  # which has a row for it
         from openrlhf_stare.driver import scaling  # imports Ray

@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from openrlhf_stare import dealing, runtime
+from openrlhf_stare import dealing, runtime, tools
 from openrlhf_stare.driver import rows, run_folder
 from openrlhf_stare.notices import notice
 from openrlhf_stare.options import UsageError
@@ -49,6 +49,8 @@ def check(args: SimpleNamespace) -> dict[str, str]:
     try:
         if not args.look.on:  # which writes nothing
             checkpoints(args, None)
+            if not args.ckpt.load_enable and Path(args.ckpt.output_dir, "config.json").exists():
+                notice(f"--ckpt.output_dir {args.ckpt.output_dir} has a model, which this job's will be written over")
         scripts = _scripts(args)
         for url, cause in unreachable(args).items():
             notice(
@@ -58,8 +60,11 @@ def check(args: SimpleNamespace) -> dict[str, str]:
         variables = look_for_the_hub(args)
         with ExitStack() as trials:  # imported while this process imports what reads data and model
             outcomes = [trials.enter_context(_trial(*script)) for script in scripts]
-            data(args)
+            sets = _read(args)
             model(args)
+            _refuse_too_few(args, sets)
+            for doubt in (*_doubts(args, sets), *_cut_prompts(args, sets), *_reward_model(args)):
+                notice(doubt)
             example = _example(args) if outcomes else None
             for outcome in outcomes:
                 outcome(example)
@@ -72,6 +77,11 @@ def checkpoints(args: SimpleNamespace, token: str | None) -> str:
     """Whether checkpoints and model can be written, and those that are there are to be resumed from; `token` is a file
     that the driver sees in their folder."""
     run_folder.check(args)
+    if _is_same(args.ckpt.output_dir, args.actor.model_name_or_path):
+        raise UsageError(
+            f"--ckpt.output_dir {args.ckpt.output_dir} is the folder of --actor.model_name_or_path, which the trained "
+            "model would be written over: give another folder"
+        )
     for flag, path in (("--ckpt.path", args.ckpt.path), ("--ckpt.output_dir", args.ckpt.output_dir)):
         try:
             tempfile.TemporaryFile(dir=_nearest_folder(path)).close()
@@ -128,6 +138,27 @@ def model(args: SimpleNamespace) -> str:
     return f"{name} ({config.model_type}, {positions} positions)"
 
 
+def _reward_model(args: SimpleNamespace) -> Iterator[str]:
+    """Of a reward model, why its rewards would mean nothing. OpenRLHF gives a model without a head a new one, and any
+    reward model the policy's tokens."""
+    name, policy = args.reward.model_name_or_path, args.actor.model_name_or_path
+    if "reward" not in dealing.models(args) or (args.use_ms and not (os.path.isdir(name) and os.path.isdir(policy))):
+        return
+    flag = "--reward.model_name_or_path"
+    config = _config(flag, name, args.use_ms)
+    kinds = [kind for kind in config.architectures or () if kind.endswith("ForCausalLM")]
+    if kinds and not hasattr(config, "value_head_prefix"):
+        yield (
+            f"{flag} {name} is a language model ({kinds[0]}), as far as its configuration says, to which a new head "
+            "is given whose rewards are random: give a reward model"
+        )
+    if name != policy and _tokenizer(name, flag).get_vocab() != _tokenizer(policy).get_vocab():
+        yield (
+            f"{flag} {name} has another vocabulary than --actor.model_name_or_path {policy}, and OpenRLHF gives it "
+            "the policy's tokens as they are: give one of the same family"
+        )
+
+
 def _refuse_with_fused_head(name: str, config: Any) -> None:
     if hasattr(config, "vision_config"):
         raise UsageError(f"--actor.fused_head does not go with {name}, which sees images: leave it out")
@@ -170,8 +201,8 @@ def _config(flag: str, name: str, is_of_modelscope: bool) -> Any:
         ) from None
 
 
-def _tokenizer(name: str) -> Any:
-    """The tokenizer of the model to train."""
+def _tokenizer(name: str, flag: str = "--actor.model_name_or_path") -> Any:
+    """The tokenizer of the model to train, or of another, which the flag names."""
     from transformers import AutoTokenizer
 
     try:
@@ -180,8 +211,7 @@ def _tokenizer(name: str) -> Any:
             raise ValueError("its files are not there")
     except Exception as error:
         raise UsageError(
-            f"--actor.model_name_or_path {name} has no tokenizer that can be read ({_first_line(error)}): save its "
-            "base model's there"
+            f"{flag} {name} has no tokenizer that can be read ({_first_line(error)}): save its base model's there"
         ) from None
     return tokenizer
 
@@ -227,6 +257,15 @@ def _experts(config: Any) -> int:
 
 def data(args: SimpleNamespace) -> str:
     """The rows of every data set, of one that is no local file the first, and whether they have the columns."""
+    return ", ".join(rows.name for rows in _read(args))
+
+
+def _read(args: SimpleNamespace) -> list[rows.Rows]:
+    """What was seen of every data set, of prompts and of an evaluation.
+
+    Raises:
+        UsageError: OpenRLHF could not read one, or not put them together.
+    """
     sets = [
         (flag, name, split_flag, split)
         for flag, names, split_flag, split in (
@@ -239,6 +278,7 @@ def data(args: SimpleNamespace) -> str:
         raise UsageError("--data.prompt_dataset is not given: name the prompts")
     keys = {"--data.input_key": args.data.input_key, "--data.label_key": args.data.label_key}
     keys = {flag: key for flag, key in keys.items() if key}
+    seen = []
     for flag, name, split_flag, split in sets:
         if not name:
             raise UsageError(f"{flag} has an empty name between or after its commas: leave the comma out")
@@ -249,10 +289,79 @@ def data(args: SimpleNamespace) -> str:
             continue
         row = _first_with_columns(flag, name, split_flag, split, keys)
         if is_file:
-            rows.check(flag, name, split, list(keys.values()), args)
+            seen.append(rows.check(flag, name, split, list(keys.values()), row, args))
         elif problem := rows.no_prompt(row, args):
             raise UsageError(f"{flag} {name}: the first row has {problem}")
-    return ", ".join(name for _, name, _, _ in sets)
+        else:
+            seen.append(rows.Rows(flag, name, row))
+    for flag in dict.fromkeys(one.flag for one in seen):
+        if problem := rows.unlike([one for one in seen if one.flag == flag]):
+            raise UsageError(f"{flag}: {problem}")
+    return seen
+
+
+def _prompts(args: SimpleNamespace, sets: list[rows.Rows]) -> int | None:
+    """How many prompts the data sets have together, each cut to `--data.max_samples`; None where they are mixed by
+    probability, or not all were counted."""
+    counts = [one.count for one in sets if one.flag == "--data.prompt_dataset"]
+    if args.data.prompt_probs or not counts or None in counts:
+        return None
+    return sum(min(count, args.data.max_samples) for count in counts if count is not None)
+
+
+def _refuse_too_few(args: SimpleNamespace, sets: list[rows.Rows]) -> None:
+    """Prompts of which no rollout would have an optimizer step: all of each would be left out, to the job's end."""
+    prompts, samples = _prompts(args, sets), args.rollout.n_samples_per_prompt
+    if prompts is None or args.look.on:
+        return
+    prompts = min(prompts, args.data.max_samples)
+    if prompts < args.rollout.batch_size and not dealing.evenly_dealt(prompts * samples, args):
+        unit = dealing.dealing_unit(args, whole_steps=True)
+        raise UsageError(
+            f"--data.prompt_dataset {args.data.prompt_dataset} has {prompts} prompts for {prompts * samples} "
+            f"responses, of which no optimizer step can be made, which takes {unit}: give {unit // samples} prompts "
+            f"or more, or a smaller --train.batch_size than {args.train.batch_size}"
+        )
+
+
+def _doubts(args: SimpleNamespace, sets: list[rows.Rows]) -> Iterator[str]:
+    """What OpenRLHF leaves out of the data without a word."""
+    most, prompts = args.data.max_samples, _prompts(args, sets)
+    if prompts is not None and prompts > most:
+        yield (
+            f"--data.max_samples {most} keeps the first {most} prompts of all data sets together, and leaves "
+            f"{prompts - most} of the last ones out: give --data.prompt_probs to mix them"
+        )
+    for one in sets:
+        if one.flag == "--eval.dataset" and one.count is not None and one.count > most:
+            yield f"--data.max_samples {most} holds for --eval.dataset too: {most} of {one.count} prompts are used"
+        if args.data.max_images_per_prompt > 0 and args.data.image_key not in one.first:
+            yield (
+                f"--data.image_key {args.data.image_key} is not a column of {one.name}, whose prompts are taken "
+                f"without images: give one of {', '.join(one.first)}"
+            )
+
+
+def _cut_prompts(args: SimpleNamespace, sets: list[rows.Rows]) -> Iterator[str]:
+    """Prompts for which there is not the room. Of each local file the one with the most characters is looked at."""
+    agent, name = args.train.agent_func_path, args.actor.model_name_or_path
+    cuts_itself = agent and not tools.is_ours(agent)
+    if cuts_itself or args.data.max_images_per_prompt > 0 or (args.use_ms and not os.path.isdir(name)):
+        return
+    answer = args.rollout.max_new_tokens or 1
+    room = args.data.max_len - answer
+    for one in sets:
+        if one.longest is None:
+            continue
+        prompt, _ = _preprocessed(one.longest, one.place, args)
+        if len(prompt.encode()) <= room:  # a token has a byte or more
+            continue
+        if (tokens := len(_tokenizer(name)(text=prompt, add_special_tokens=False)["input_ids"])) > room:
+            yield (
+                f"{one.flag} {one.place} has a prompt of {tokens} tokens, and --data.max_len {args.data.max_len} "
+                f"leaves {room} beside an answer of {answer}: the beginnings of such prompts are cut off. Raise "
+                "--data.max_len, or leave them out"
+            )
 
 
 def _first_with_columns(flag: str, name: str, split_flag: str, split: str, keys: dict[str, str]) -> dict:
@@ -311,23 +420,28 @@ def _first_row(name: str, split: str) -> dict:
 
 def _example(args: SimpleNamespace) -> tuple[str, object] | None:
     """Prompt and label of the first row, as the reward function gets them. None where the row is not at hand."""
-    from openrlhf.datasets.prompts_dataset import preprocess_data
-    from transformers import AutoTokenizer
-
-    name, template = _names(args.data.prompt_dataset)[0], None
+    name = _names(args.data.prompt_dataset)[0]
     if args.use_ms and not os.path.exists(name):
         return None
+    return _preprocessed(_first_row(name, args.data.prompt_split), f"{name}: its first row", args)
+
+
+def _preprocessed(row: dict, place: str, args: SimpleNamespace) -> tuple[str, object]:
+    """Prompt and label of a row, as OpenRLHF makes them.
+
+    Raises:
+        UsageError: a template does not take the row.
+    """
+    from openrlhf.datasets.prompts_dataset import preprocess_data
+
+    template = None
     try:
-        row = _first_row(name, args.data.prompt_split)
         if args.data.apply_chat_template:
-            tokenizer = AutoTokenizer.from_pretrained(args.actor.model_name_or_path, trust_remote_code=True)
-            template = tokenizer.apply_chat_template
+            template = _tokenizer(args.actor.model_name_or_path).apply_chat_template
         keys = args.data.input_key, args.data.label_key
         return preprocess_data(row, args.data.input_template, *keys, apply_chat_template=template)
     except Exception as error:  # a template is a program
-        raise UsageError(
-            f"--data.prompt_dataset {name} gives no prompt ({sentence(error)}): fix its first row, or the template"
-        ) from None
+        raise UsageError(f"{place} gives no prompt ({sentence(error)}): fix the row, or the template") from None
 
 
 def reward(args: SimpleNamespace) -> str:
@@ -335,7 +449,7 @@ def reward(args: SimpleNamespace) -> str:
     if scripts := _scripts(args):
         try:
             example = _example(args)
-        except UsageError:  # which the checks of data and model say
+        except Exception:  # which the checks of data and model say
             example = None
     for script in scripts:
         with _trial(*script) as outcome:
@@ -596,6 +710,10 @@ def look_for_the_hub(args: SimpleNamespace) -> dict[str, str]:
     variables = {"HF_HUB_OFFLINE": "1"}
     os.environ.update(variables)
     return variables
+
+
+def _is_same(folder: str, other: str | None) -> bool:
+    return other is not None and os.path.isdir(other) and os.path.realpath(folder) == os.path.realpath(other)
 
 
 def _is_path(name: str) -> bool:

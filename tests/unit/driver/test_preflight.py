@@ -33,12 +33,14 @@ ROOT = Path(__file__).resolve().parents[3]
 def args(tiny_task, tmp_path) -> SimpleNamespace:
     """OpenRLHF's arguments, as far as the checks read them, for a job that can start."""
     return SimpleNamespace(
-        actor=SimpleNamespace(model_name_or_path=tiny_task["MODEL"], fused_head=False),
+        actor=SimpleNamespace(
+            model_name_or_path=tiny_task["MODEL"], fused_head=False, num_nodes=1, num_gpus_per_node=2
+        ),
         algo=SimpleNamespace(advantage=SimpleNamespace(estimator="group_norm"), kl=SimpleNamespace(init_coef=0.0)),
         ckpt=SimpleNamespace(
             path=str(tmp_path / "a/b/checkpoints"), output_dir=str(tmp_path / "model"), load_enable=False
         ),
-        critic=SimpleNamespace(model_name_or_path=None),
+        critic=SimpleNamespace(model_name_or_path=None, num_nodes=1, num_gpus_per_node=2),
         data=SimpleNamespace(
             prompt_dataset=tiny_task["DATA"],
             prompt_split="train",
@@ -47,14 +49,26 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
             max_len=32,
             apply_chat_template=False,
             input_template=None,
+            prompt_probs=None,
+            max_samples=10**8,
+            max_images_per_prompt=0,
+            image_key="images",
         ),
         ds=SimpleNamespace(
-            attn_implementation="sdpa", packing_samples=False, ring_attn_size=1, use_liger_kernel=False
+            attn_implementation="sdpa",
+            packing_samples=False,
+            ring_attn_size=1,
+            tensor_parallel_size=1,
+            zero_stage=3,
+            use_liger_kernel=False,
         ),
         eval=SimpleNamespace(dataset=tiny_task["EVAL_DATA"], split="train"),
         look=SimpleNamespace(on=False),
-        reward=SimpleNamespace(remote_url=None, model_name_or_path=tiny_task["MODEL"]),
-        train=SimpleNamespace(agent_func_path=None),
+        reward=SimpleNamespace(
+            remote_url=None, model_name_or_path=tiny_task["MODEL"], num_nodes=1, num_gpus_per_node=2
+        ),
+        rollout=SimpleNamespace(batch_size=1, n_samples_per_prompt=4, micro_batch_size=2, max_new_tokens=8),
+        train=SimpleNamespace(agent_func_path=None, batch_size=4, dynamic_batch_enable=False),
         use_ms=False,
         dry_run=False,
     )
@@ -365,6 +379,132 @@ def test_the_data_formats_that_openrlhf_reads(args, tmp_path, ending):
     assert found(args)["data"].ok, found(args)["data"]
 
 
+def write(path: Path, rows: list[dict]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+SUMS = [{"input": f"{sum_:02d}=", "label": f"{sum_}"} for sum_ in range(16)]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ([], "none of chat messages"),
+        (["12="], "none of chat messages"),
+        ([{"role": "user", "content": "12="}, {"content": "12"}], "none of chat messages"),
+    ],
+)
+def test_a_list_that_is_no_chat(args, tmp_path, prompt, said):
+    args.data.apply_chat_template = True
+    args.data.prompt_dataset = write(
+        tmp_path / "rows.jsonl", [{"input": "1", "label": ""}, {"input": prompt, "label": ""}]
+    )
+    with pytest.raises(UsageError, match=f"row 2 has a list as its input that is {said}: give each a role"):
+        files.data(args)
+
+
+def test_columns_of_two_data_sets_are_alike(args, tmp_path):
+    one, other = write(tmp_path / "one.jsonl", SUMS), write(tmp_path / "other.jsonl", [{"input": "12=", "label": 12}])
+    args.data.prompt_dataset = f"{one},{other}"
+    check, sentence = failure(args)
+    assert check == "data" and f"label is a text in {one} and a number in {other}" in sentence
+    write(tmp_path / "other.jsonl", [{"input": "12=", "label": "12", "more": None}])
+    assert found(args)["data"].ok
+    args.data.prompt_dataset, args.eval.dataset = one, other  # an evaluation's are another matter
+    write(tmp_path / "other.jsonl", [{"input": "12=", "label": 12}])
+    assert found(args)["data"].ok
+
+
+def test_too_few_prompts_for_an_optimizer_step(args, tmp_path):
+    args.data.prompt_dataset = write(tmp_path / "rows.jsonl", SUMS[:15])
+    args.rollout.batch_size, args.train.batch_size = 20, 64
+    with pytest.raises(UsageError) as caught:
+        files.check(args)
+    assert "has 15 prompts for 60 responses, of which no optimizer step can be made, which takes 64" in str(
+        caught.value
+    )
+    assert "give 16 prompts or more" in str(caught.value)
+    write(tmp_path / "rows.jsonl", SUMS)
+    files.check(args)
+    args.data.max_samples = 15
+    with pytest.raises(UsageError, match="has 15 prompts"):
+        files.check(args)
+
+
+def test_what_max_samples_leaves_out_is_told(args, tmp_path, capsys):
+    one, other = write(tmp_path / "one.jsonl", SUMS), write(tmp_path / "other.jsonl", SUMS[:4])
+    args.data.prompt_dataset, args.eval.dataset, args.data.max_samples = f"{one},{other}", one, 16
+    files.check(args)
+    told = capsys.readouterr().err
+    assert "--data.max_samples 16 keeps the first 16 prompts of all data sets together, and leaves 4 of" in told
+    assert "--eval.dataset" not in told
+    args.data.prompt_dataset, args.eval.dataset = one, write(tmp_path / "eval.jsonl", [*SUMS, *SUMS])
+    files.check(args)
+    told = capsys.readouterr().err
+    assert "--data.max_samples 16 holds for --eval.dataset too: 16 of 32 prompts are used" in told
+    assert "keeps the first" not in told
+
+
+def test_a_prompt_without_room_is_told(args, tmp_path, capsys):
+    room = args.data.max_len - args.rollout.max_new_tokens  # a character is a token of this model
+    rows = [*SUMS, {"input": "1" * room, "label": ""}]
+    args.data.prompt_dataset = write(tmp_path / "rows.jsonl", rows)
+    files.check(args)
+    assert "cut off" not in capsys.readouterr().err
+    write(tmp_path / "rows.jsonl", [*rows, {"input": "1" * (room + 1), "label": ""}])
+    files.check(args)
+    told = capsys.readouterr().err
+    assert f"rows.jsonl: row 18 has a prompt of {room + 1} tokens, and --data.max_len 32 leaves {room} beside" in told
+
+
+def test_a_model_is_not_written_over(args, tmp_path, capsys):
+    args.ckpt.output_dir = f"{args.actor.model_name_or_path}/../model"
+    with pytest.raises(UsageError, match="is the folder of --actor.model_name_or_path, .*: give another folder"):
+        files.check(args)
+    args.ckpt.output_dir = str(tmp_path / "trained")
+    files.check(args)
+    assert "written over" not in capsys.readouterr().err
+    (tmp_path / "trained").mkdir()
+    (tmp_path / "trained/config.json").write_text("{}")
+    files.check(args)
+    assert f"--ckpt.output_dir {tmp_path}/trained has a model, which" in capsys.readouterr().err
+    args.ckpt.load_enable, args.ds.use_universal_ckpt = True, False  # the same run, interrupted after its end
+    files.check(args)
+    assert "written over" not in capsys.readouterr().err
+
+
+def test_a_reward_model_without_a_head_or_of_another_family_is_told(args, tiny_task, tmp_path, capsys):
+    import transformers
+
+    folder = tmp_path / "reward"
+    shutil.copytree(tiny_task["MODEL"], folder)
+    args.reward.model_name_or_path = str(folder)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    config.architectures = ["Qwen2ForCausalLM"]
+    config.save_pretrained(folder)
+    files.check(args)
+    told = capsys.readouterr().err
+    assert f"{folder} is a language model (Qwen2ForCausalLM)" in told and "vocabulary" not in told
+    config.architectures = ["RewardModel"]
+    config.save_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["more"])
+    tokenizer.save_pretrained(folder)
+    files.check(args)
+    told = capsys.readouterr().err
+    assert f"{folder} has another vocabulary than" in told and "language model" not in told
+    args.reward.remote_url = [tiny_task["REWARD"]]
+    files.check(args)
+    assert "vocabulary" not in capsys.readouterr().err
+
+
+def test_images_without_their_column_are_told(args, capsys):
+    args.data.max_images_per_prompt = 1
+    files.check(args)
+    assert "--data.image_key images is not a column of" in capsys.readouterr().err
+
+
 def test_a_folder_without_data(args, tmp_path):
     (tmp_path / "rows").mkdir()
     args.data.prompt_dataset = f"{tmp_path}/rows"
@@ -592,10 +732,10 @@ def test_a_prompt_is_a_text_of_which_there_is_something(args, tmp_path, prompt, 
     path.write_text("\n".join([*ROWS[:8], json.dumps({"input": prompt, "label": "1"}), *ROWS[8:]]))
     vars(args.data).update(flags)
     if said is None:
-        rows.check("--eval.dataset", str(path), "train", ["input", "label"], args)
+        rows.check("--eval.dataset", str(path), "train", ["input", "label"], {}, args)
         return
     with pytest.raises(UsageError) as caught:
-        rows.check("--eval.dataset", str(path), "train", ["input", "label"], args)
+        rows.check("--eval.dataset", str(path), "train", ["input", "label"], {}, args)
     assert str(caught.value).startswith(f"--eval.dataset {path}: row 9 has {said}") and "\n" not in str(caught.value)
 
 
