@@ -19,6 +19,7 @@ import ray
 import torch
 from ray._private.state import actors
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
+from ray.runtime_context import get_runtime_context  # ray.get_runtime_context starts Ray where there is none
 
 from openrlhf_stare.driver import console
 
@@ -106,7 +107,7 @@ def lag_of(error: BaseException) -> float:
 
 def _interrupt_a_waiting_driver(over: threading.Event) -> None:
     while not over.wait(POLL_SECONDS):
-        if not ray.is_initialized() or not (death := first_death()) or over.wait(GRACE_SECONDS):
+        if not (death := first_death()) or over.wait(GRACE_SECONDS):
             continue
         os.kill(os.getpid(), signal.SIGUSR1)
         if not over.wait(END_SECONDS):
@@ -115,28 +116,32 @@ def _interrupt_a_waiting_driver(over: threading.Event) -> None:
 
 
 def first_death() -> str | None:
-    """The first death among the job's actors of OpenRLHF; None if all are alive or were ended on purpose.
-
-    One sentence, which for an actor that failed while loading ends with its whole error, of however many lines.
-    """
-    job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
-    dead = actors(job_id=job, actor_state_name="DEAD").values()
+    """The first death among the job's actors of OpenRLHF; None if all are alive or were ended on purpose, or if Ray
+    cannot be asked."""
+    try:
+        job = ray.JobID.from_hex(get_runtime_context().get_job_id())
+        dead = actors(job_id=job, actor_state_name="DEAD").values()
+    except Exception:  # Ray has not started, is being shut down, or its control store does not answer
+        return None
     dead = [actor for actor in dead if actor["ActorClassName"] in NAMES]
     dead = [actor for actor in dead if actor["DeathCause"].actor_died_error_context.reason not in INTENDED]
-    if not dead:
-        return None
-    actor = min(dead, key=lambda actor: actor["EndTime"])
+    return sentence(min(dead, key=lambda actor: actor["EndTime"])) if dead else None
+
+
+def sentence(actor: dict) -> str:
+    """One sentence about a dead actor of Ray's table.
+
+    For one that failed while loading it ends with the whole error, of however many lines.
+    """
     name = actor["ActorClassName"]
     who = f"{NAMES[name]} ({name}, process {actor['Pid']} on {actor['Address']['IPAddress']})"
     cause = actor["DeathCause"]
     if cause.HasField("creation_task_failure_context"):
         error = whole_error(cause.creation_task_failure_context.formatted_exception_string)
         return f"{who} failed while loading: {error}"
-    context = getattr(cause, cause.WhichOneof("context"))
-    return (
-        f"{who} died: {' '.join(context.error_message.split())} "
-        "The same command with --ckpt.load_enable goes on from the last complete checkpoint"
-    )
+    kind = cause.WhichOneof("context")  # none where Ray gives no reason
+    why = " ".join(getattr(cause, kind).error_message.split()) if kind else "Ray does not say why."
+    return f"{who} died: {why} The same command with --ckpt.load_enable goes on from the last complete checkpoint"
 
 
 def whole_error(formatted: str) -> str:

@@ -19,6 +19,7 @@ from ray._private.gcs_utils import create_gcs_channel
 from ray._private.state import actors
 from ray.core.generated.gcs_service_pb2 import EQUAL, NOT_EQUAL, GetTaskEventsRequest
 from ray.core.generated.gcs_service_pb2_grpc import TaskInfoGcsServiceStub
+from ray.runtime_context import get_runtime_context  # ray.get_runtime_context starts Ray where there is none
 
 from openrlhf_stare.driver.deaths import NAMES
 from openrlhf_stare.notices import notice
@@ -140,12 +141,12 @@ def ranks(calls: frozenset[Call]) -> dict[str, int]:
 
 def _actors() -> dict[str, dict]:
     """Ray's table of the job's actors."""
-    return actors(job_id=ray.JobID.from_hex(ray.get_runtime_context().get_job_id()))
+    return actors(job_id=ray.JobID.from_hex(get_runtime_context().get_job_id()))
 
 
 def _tasks(**filters: list) -> list:
     """What Ray's control store has of the job's tasks."""
-    context = ray.get_runtime_context()
+    context = get_runtime_context()
     of_job = Filters.JobIdFilter(job_id=bytes.fromhex(context.get_job_id()), predicate=EQUAL)
     request = GetTaskEventsRequest(filters=Filters(exclude_driver=True, job_filters=[of_job], **filters))
     with create_gcs_channel(context.gcs_address) as channel:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import ray
 import torch
+from ray._private.state import GlobalState
+from ray.core.generated import common_pb2, gcs_pb2
 
 from openrlhf_stare.driver import deaths
 
@@ -71,3 +73,23 @@ def test_of_an_error_s_causes_the_last_is_told():
         formatted = traceback.format_exc()
     assert deaths.whole_error(formatted).endswith("Told: vLLM did not start")
     assert "the cause" not in deaths.whole_error(formatted)
+
+
+def test_an_interrupt_while_ray_starts_starts_no_second_one(monkeypatch):
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was started"))
+    with pytest.raises(KeyboardInterrupt), deaths.watched():
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("context", "why"),
+    [
+        ({}, "Ray does not say why. The same command"),
+        ({"oom_context": {"error_message": "The node ran\nout of memory."}}, "The node ran out of memory. The same"),
+    ],
+)
+def test_a_death_is_told_with_a_reason_and_without(context, why):
+    cause = common_pb2.ActorDeathCause(**context)
+    row = gcs_pb2.ActorTableData(class_name="PolicyModelActor", pid=7, death_cause=cause)
+    said = deaths.sentence(GlobalState()._gen_actor_info(row))
+    assert said.startswith("an actor rank (PolicyModelActor, process 7 on ") and f" died: {why}" in said

@@ -5,6 +5,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+import ray
 
 from openrlhf_stare.driver import deaths, waiting
 from openrlhf_stare.driver.waiting import AGAIN_SECONDS, LOOK_SECONDS, PATIENCE_SECONDS, Call, Watch
@@ -83,3 +84,10 @@ def test_the_methods_that_have_phases_are_openrlhfs():
 def test_the_state_of_a_process_that_is_gone_is_none():
     assert waiting.process_state(2**22 + 1) is None
     assert waiting.process_state(1) in ("S", "R", "I")
+
+
+@pytest.mark.parametrize("look", [waiting._actors, waiting._tasks])
+def test_a_look_after_the_end_of_ray_starts_no_second_one(monkeypatch, look):
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was started"))
+    with pytest.raises(Exception, match="not been (initialized|started)|ray.init"):
+        look()
