@@ -48,10 +48,7 @@ class Workers:
         worker = self._idle.get()
         try:
             if worker is None or worker.poll() is not None:
-                command = [sys.executable, str(self.script), str(seconds)]
-                worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-                if not _reply(worker, SECONDS_TO_START):
-                    raise RuntimeError(f"{self.script.name} did not start (status {worker.wait()})")
+                worker = self._started(seconds)
             print(question, file=worker.stdin, flush=True)
             reply = _reply(worker, seconds + SECONDS_OVER)
             if not reply:
@@ -62,6 +59,16 @@ class Workers:
             raise WorkerFailed(f"could not be asked ({error})") from None
         finally:
             self._idle.put(worker)
+
+    def _started(self, seconds: float) -> subprocess.Popen:
+        command = [sys.executable, str(self.script), str(seconds)]
+        try:
+            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        except OSError as error:  # no memory is left for it, say, or no process
+            raise RuntimeError(f"{self.script.name} did not start ({error})") from None
+        if not _reply(worker, SECONDS_TO_START):
+            raise RuntimeError(f"{self.script.name} did not start (status {worker.wait()})")
+        return worker
 
 
 def _reply(worker: subprocess.Popen, seconds: float) -> str:

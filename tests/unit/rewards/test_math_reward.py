@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import math
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -376,3 +377,16 @@ def test_a_verifier_that_does_not_start_is_no_wrong_answer(tmp_path):
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"^broken\.py did not start \(status 3\)$"):
             verifiers.ask("[]", 1.0)
+
+
+def test_a_verifier_for_which_the_machine_has_no_room_is_no_wrong_answer(tmp_path):
+    (tmp_path / "script.py").write_text('print(1, flush=True)\nfor line in open(0): print(line, end="", flush=True)')
+    verifiers = Workers(tmp_path / "script.py", 1)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(RuntimeError, match=r"^script\.py did not start \(.*Too many open files\)$"):
+            verifiers.ask("[]", 1.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert verifiers.ask("[]", 1.0) == []  # once there is room
