@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -73,9 +74,10 @@ def load_reward(path: Path):
 
 
 def score(reward_func, prompt: str, text: str, label: str) -> float:
-    """An answer's score, or its reward where there is none; 0 for an answer without a reward."""
+    """An answer's score, or its reward where there is none; 0 where that is not finite or missing too."""
     given = as_wanted(reward_func([prompt + text], [prompt], [label])) or {}
-    return float(given.get("scores", given.get("rewards", 0)))
+    found = [float(given[name]) for name in ("scores", "rewards") if given.get(name) is not None]
+    return found[0] if found and math.isfinite(found[0]) else 0.0
 
 
 def measure(answers: list[list[str]], rewards: list[list[float]]) -> dict[str, float]:

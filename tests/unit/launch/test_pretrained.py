@@ -302,6 +302,8 @@ def test_diversity_is_counted_by_prompt():
     [
         ({"rewards": torch.tensor([0.5]), "scores": torch.tensor([1.0])}, 1.0),
         ({"rewards": torch.tensor([0.5])}, 0.5),
+        ({"rewards": torch.tensor([0.5]), "scores": None}, 0.5),
+        ({"rewards": torch.tensor([torch.nan])}, 0.0),
         (0.25, 0.25),
         (None, 0.0),
     ],
