@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+from openrlhf_stare import dealing
 from openrlhf_stare.tools import cores
 
 # The threads of a rank and of an engine, with a comma between. Not set where the user has set OMP_NUM_THREADS.
@@ -35,12 +36,9 @@ def set_for_job(args: SimpleNamespace) -> None:
     """Choose for a job with OpenRLHF's nested arguments, for all processes that get this one's environment."""
     if VARIABLE not in os.environ:
         return
-    models = [args.actor]
-    if args.critic.model_name_or_path:
-        models.append(args.critic)
-    if args.algo.kl.init_coef > 0:
-        models.append(args.ref)
-    ranks = sum(model.num_gpus_per_node for model in models)
+    # As if all were on this machine, where a Ray of the job's own has them.
+    models = [getattr(args, name) for name in dealing.models(args)]
+    ranks = sum(model.num_nodes * model.num_gpus_per_node for model in models)
     weights = weights_in(args.actor.model_name_or_path)
     chosen = choose(cores.usable(), max(ranks, 1), args.vllm.num_engines, weights, args.train.async_enable)
     os.environ[VARIABLE] = ",".join(map(str, chosen))

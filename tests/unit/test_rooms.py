@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "substitutions": "",
     "replacing": "substitutions when_imported",
     "without_flash_attn": "",
-    "cpu": "notices options replacing rules tools",
+    "cpu": "dealing notices options replacing rules tools",
     "gpu": "notices options replacing rules substitutions",
     "runtime": "cpu gpu options replacing rules substitutions",
     "tpo": "algorithms dealing options rules",

@@ -59,6 +59,8 @@ def job(monkeypatch, tmp_path):
         (LARGE, "", "4,8"),
         (LARGE, "--train.async_enable", "2,2"),
         (LARGE, "--advantage_estimator gae --critic.num_gpus_per_node 2", "2,8"),
+        (LARGE, "--actor.num_nodes 2", "2,8"),
+        (LARGE, "--reward.remote_url= --reward.model_name_or_path /reward --reward.num_gpus_per_node 2", "2,8"),
         (2**20, "", "1,1"),
     ],
 )
