@@ -318,6 +318,8 @@ def main() -> int:
     parser.add_argument("--table", type=Path, metavar="FILE")
     parser.add_argument("--png", type=Path, metavar="FILE")
     args = parser.parse_args()
+    if not args.choose and not (args.table and args.png):
+        parser.error("give --choose, or --table FILE and --png FILE")
 
     found, constant = results.read(args.results), None
     try:

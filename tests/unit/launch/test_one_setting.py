@@ -174,6 +174,15 @@ def test_tables_figure_and_claims_come_from_the_file_alone(tmp_path, monkeypatch
         assert (np.abs(drawn - wanted).max(-1) <= 3).sum() > 100, colour
 
 
+@pytest.mark.parametrize("given", [(), ("--table", "table.md"), ("--png", "curves.png")])
+def test_a_command_without_anything_to_do_is_told_in_a_sentence(tmp_path, monkeypatch, capsys, given):
+    monkeypatch.setattr(sys, "argv", ["one_setting.py", str(tmp_path / "none.jsonl"), *given])
+    with pytest.raises(SystemExit) as ended:
+        study.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(": error: give --choose, or --table FILE and --png FILE\n")
+
+
 def test_the_results_in_the_repository_can_be_read():
     for file in (ROOT / "docs/results").glob("*.jsonl"):
         lines = results.read(file)
