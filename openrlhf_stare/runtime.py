@@ -6,11 +6,15 @@ import importlib.metadata
 import os
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
 
 from openrlhf_stare import gpu, replacing
 from openrlhf_stare.options import of_environment
 from openrlhf_stare.rules import Finding
 from openrlhf_stare.substitutions import COMPILER, FLASH_ATTN, GPU, TABLE, Substitution
+
+if TYPE_CHECKING:
+    import torch
 
 # Set to 1 or 0 it overrides the choice; the driver sets it for all the processes it starts.
 CPU_VARIABLE = "OPENRLHF_STARE_CPU"
@@ -151,6 +155,13 @@ def float32() -> bool:
     """Whether the models of a job compute in float32 on this machine, whatever `--ds.param_dtype` says."""
     cpu = _cpu()
     return cpu is not None and cpu.float32()
+
+
+def dtype() -> torch.dtype:
+    """The type that the models of a job with `--ds.param_dtype bf16` compute in on this machine."""
+    import torch
+
+    return torch.float32 if float32() else torch.bfloat16
 
 
 def own_ray(gpus: int, cpus: int) -> dict:

@@ -38,10 +38,9 @@ def sample(model_dir: Path, questions: list[str], tokens: int, seed: int) -> lis
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    # As RL computed it here: a model may have been saved elsewhere, in another type.
-    dtype = torch.float32 if runtime.float32() else torch.bfloat16
     device = "cpu" if runtime.on_cpu() else "cuda"
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype).to(device)
+    # In the type in which RL computed it here: a model may have been saved elsewhere, in another one.
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=runtime.dtype()).to(device)
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     torch.manual_seed(seed)
     chats = [[{"role": "user", "content": question}] for question in questions]

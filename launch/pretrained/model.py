@@ -133,7 +133,7 @@ def answer(folder: Path) -> str:
 def make(out_dir: Path) -> Path:
     """OUT_DIR/model, made unless it is there in the type that is trained."""
     folder = out_dir / "model"
-    dtype = torch.float32 if runtime.float32() else torch.bfloat16
+    dtype = runtime.dtype()
     recipe = {"packages": PACKAGES, "sha256": SHA256, "dtype": str(dtype).removeprefix("torch.")}
     record = folder / "pretrained.json"
     if record.is_file() and json.loads(record.read_text()) == json.loads(json.dumps(recipe)):

@@ -45,9 +45,8 @@ def load_task(name: str) -> Task:
 @torch.no_grad()
 def sample_answers(task: Task, model_dir: Path, seed: int) -> list[list[str]]:
     """SAMPLES answers to each prompt, each with its prompt and up to its end, in the order of the prompts."""
-    # As RL computed it here: a model may have been saved elsewhere, in another type.
-    dtype = torch.float32 if runtime.float32() else torch.bfloat16
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype)
+    # In the type in which RL computed it here: a model may have been saved elsewhere, in another one.
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=runtime.dtype())
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     prompts = [prompt for prompt in task.prompts for _ in range(SAMPLES)]
     torch.manual_seed(seed)

@@ -146,7 +146,7 @@ def measure(task: Task, model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, seed
 def make_checkpoint(task: Task, folder: Path, seed: int = 0, steps: int | None = None, force: bool = False) -> dict:
     """Makes the warmed-up model in `folder` unless it is there, and returns what was measured on it."""
     warm = task.warm_up if steps is None else WarmUp(steps, task.warm_up.wrong)
-    dtype = torch.float32 if runtime.float32() else torch.bfloat16  # what RL trains in and vLLM serves
+    dtype = runtime.dtype()  # what RL trains in and vLLM serves
     recipe = {**asdict(warm), "seed": seed, "dtype": str(dtype).removeprefix("torch.")}
     record_path = folder / f"{task.name}.json"
     if record_path.exists() and not force:

@@ -80,7 +80,7 @@ def main() -> None:
         optimizer.step()
 
     args.out_dir.mkdir(parents=True, exist_ok=True)
-    save(model.to(torch.float32 if runtime.float32() else torch.bfloat16), args.out_dir / "model")
+    save(model.to(runtime.dtype()), args.out_dir / "model")
     tokenizer.save_pretrained(args.out_dir / "model")
     write_prompts(args.out_dir / "prompts.jsonl", make_prompts(args.prompts, args.seed))
     print(f"{args.out_dir}/model: {STEPS} warm-up steps, loss {loss.item():.2f} nats per token")

@@ -92,7 +92,7 @@ def test_autotokenizer_brings_back_the_same_character_tokenizer(checkpoint):
 def test_the_checkpoint_loads_as_the_model_that_the_task_asks_for(checkpoint):
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     config = model.config
-    assert config.model_type == "qwen2" and model.dtype == (torch.float32 if runtime.float32() else torch.bfloat16)
+    assert config.model_type == "qwen2" and model.dtype == runtime.dtype()
     assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (2, 128, 16)
     assert config.hidden_size // config.num_attention_heads == 32
     assert model.lm_head.weight is not model.model.embed_tokens.weight
