@@ -59,7 +59,6 @@ case $arm in
 esac
 
 begin_run
-# One at a time, since runs beside each other share the inputs of their task and seed.
-flock "$home" "$python" "launch/$task/make.py" "$inputs" --seed "$seed" --prompts $((steps * prompts_per_step))
+"$python" "launch/$task/make.py" "$inputs" --seed "$seed" --prompts $((steps * prompts_per_step))
 train
 end_run

@@ -41,9 +41,9 @@ case $arm in
 esac
 
 begin_run
-# One at a time, since runs beside each other share the inputs of their seed. The model knows more of the arithmetic than
-# the quickstart's: one that has it still to learn learns it slower under a high W than under GRPO.
-flock "$home" "$python" launch/addends/make.py "$inputs" --seed "$seed" --warm-up 400 \
+# The model knows more of the arithmetic than the quickstart's: one that has it still to learn learns it slower under a high
+# W than under GRPO.
+"$python" launch/addends/make.py "$inputs" --seed "$seed" --warm-up 400 \
     --prompts $((steps * prompts_per_step))
 train
 "$python" launch/study/evaluate.py addends "$run/model" -o "$run/evaluation.json"

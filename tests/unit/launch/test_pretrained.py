@@ -1,11 +1,13 @@
 """launch/pretrained.sh and its study: the model, tasks, sentences and answers, and from runs to claims."""
 
+import fcntl
 import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from flag_parser import parse
 from torch.utils.tensorboard import SummaryWriter
 from transformers import LlamaConfig, Qwen2Tokenizer
 
+from openrlhf_stare import runtime
 from openrlhf_stare.driver import checks
 from openrlhf_stare.quickstart import small_model as small
 
@@ -61,7 +64,20 @@ def test_weights_that_were_changed_are_not_converted(tmp_path, monkeypatch, caps
     monkeypatch.setattr(sys, "argv", ["model.py", str(tmp_path)])
     assert model.main() == 2
     assert f"model: {file} has the SHA-256" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["packages"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.lock", "packages"]
+
+
+def test_a_model_that_another_process_is_making_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(model, "fetch", lambda folder: pytest.fail("it was fetched again"))
+    recipe = {"packages": model.PACKAGES, "sha256": model.SHA256, "dtype": str(runtime.dtype()).removeprefix("torch.")}
+    with ThreadPoolExecutor(1) as pool, open(tmp_path / "model.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        making = pool.submit(model.make, tmp_path)
+        assert wait([making], timeout=1).not_done
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / model.RECORD).write_text(json.dumps(recipe))
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert making.result(timeout=60) == tmp_path / "model"
 
 
 def test_a_type_that_is_none_is_refused_in_a_sentence(tmp_path, monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """A launch script that is ended ends its jobs first, and else leaves their status, stdin and Ctrl-C as they are."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -163,3 +164,14 @@ def test_a_script_that_ignores_ctrl_c_has_a_job_that_does(checkout):
         assert process.poll() is None and noted(checkout) == [["started"]]
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 143
+
+
+def test_two_targets_leaves_a_run_alone_that_another_process_is_at(checkout):
+    run = checkout / "runs/two_targets/run"
+    run.mkdir(parents=True)
+    with open(f"{run}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with start(checkout, "two_targets.sh", STATUS="0") as process:
+            said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and said == "two_targets: another process is at it\n" and run.is_dir()
+    assert noted(checkout) == []

@@ -1,7 +1,10 @@
 """The quickstart's task: what is right, the model and the prompts, the table at the end."""
 
+import fcntl
 import json
+import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -128,17 +131,29 @@ def test_the_model_is_made_in_the_type_that_is_trained_and_anew_for_another(tmp_
         assert record["recipe"]["dtype"] == config["dtype"] == computed
 
 
-def test_a_finished_model_is_kept_unless_the_recipe_changes_or_force_is_given(tmp_path):
+def test_a_finished_model_is_kept_unless_the_recipe_changes(tmp_path):
     folder = tmp_path / "model"
     small_model.make_checkpoint(task.TASK, folder, steps=1)
     weights = folder / "model.safetensors"
     weights.write_bytes(b"kept")
     small_model.make_checkpoint(task.TASK, folder, steps=1)
     assert weights.read_bytes() == b"kept"
-    small_model.make_checkpoint(task.TASK, folder, steps=1, force=True)
-    assert weights.read_bytes() != b"kept"
     assert small_model.make_checkpoint(task.TASK, folder, steps=2)["recipe"]["steps"] == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]  # nothing half-made is left
+    assert weights.read_bytes() != b"kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.lock"]  # nothing half-made is left
+
+
+def test_a_model_that_another_process_is_making_is_waited_for(checkpoint, tmp_path):
+    folder = tmp_path / "model"
+    with ThreadPoolExecutor(1) as pool, open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        making = pool.submit(small_model.make_checkpoint, task.TASK, folder, seed=0, steps=FEW_STEPS)
+        assert wait([making], timeout=2).not_done
+        shutil.copytree(checkpoint, folder)
+        (folder / "model.safetensors").write_bytes(b"the other's")
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert making.result(timeout=60) == json.loads((checkpoint / "addends.json").read_text())
+    assert (folder / "model.safetensors").read_bytes() == b"the other's"
 
 
 def test_the_command_warms_up_for_as_long_as_it_is_told(tmp_path, monkeypatch, capsys):
