@@ -144,13 +144,11 @@ class AgentExecutor(MultiTurnAgentExecutor):
         fetch = self.scorer._fetch_rewards_via_func if self.scorer.reward_func else self.scorer._fetch_rewards_via_http
         try:
             (result,) = await fetch([text], [prompt], [label])
-            reward = _number(result["rewards"])
-            score = reward if result.get("scores") is None else _number(result["scores"])
+            reward = float(result["rewards"])
+            score = reward if result.get("scores") is None else float(result["scores"])
             # Dynamic filtering takes the mean of a group's scores.
             return reward, score if math.isfinite(score) else 0.0
-        except Exception as error:
-            notice(f"The reward function failed, and its response is left out of training: {error!r}")
-            traceback.print_exc()
+        except Exception:  # the first is told in rollout/reward_answers.py, and None is no reward on purpose
             return math.nan, 0.0
 
 
@@ -188,8 +186,3 @@ def harmless(output: str, control: Iterable[str], normalize: Callable[[str], str
     starts = re.compile(f"(?={'|'.join(map(re.escape, strings))})(.)", re.DOTALL)
     broken = starts.sub(lambda start: mark if start[1] in strings else start[1] + mark, output)
     return WITHHELD if starts.search(normalize(broken)) else broken
-
-
-def _number(values) -> float:
-    """The only value of a tensor or list."""
-    return torch.as_tensor(values).item()

@@ -22,6 +22,7 @@ worker.install()
 from openrlhf.trainer.ray.vllm_engine import _load_agent_executor  # noqa: E402
 from openrlhf.utils.agent import AgentExecutorBase  # noqa: E402
 
+from openrlhf_stare.rollout import reward_answers  # noqa: E402
 from openrlhf_stare.tools import agent  # noqa: E402
 from openrlhf_stare.tools.config import ToolConfig  # noqa: E402
 
@@ -269,6 +270,15 @@ def test_the_reward_function_scores_the_whole_response(executor):
 def test_a_failing_reward_function_costs_its_response(executor, text):
     reward, score = asyncio.run(executor._score(text, "12=", "12"))
     assert math.isnan(reward) and score == 0
+
+
+def test_the_first_error_of_a_reward_function_is_told_once(executor, monkeypatch, capfd):
+    monkeypatch.setattr(reward_answers, "_told", set())
+    for text in ("raise", "not a number", "nothing"):
+        asyncio.run(executor._score(text, "12=", "12"))
+    told = capfd.readouterr()
+    assert (told.out + told.err).count("openrlhf-stare: ") == 1 and "Traceback" not in told.err
+    assert "The reward function raised ValueError: no reward (" in told.out + told.err
 
 
 # Before anything starts
