@@ -18,7 +18,6 @@ from pathlib import Path
 
 from openrlhf_stare import runtime
 from openrlhf_stare.driver import seams
-from openrlhf_stare.notices import MARK
 from openrlhf_stare.options import UsageError
 from openrlhf_stare.quickstart import flags
 
@@ -162,11 +161,6 @@ def show(run: Path, check: bool) -> int:
 
     say(f"done; {run.name}:")
     status = table.show(run / "tensorboard", check)
-    log = run / "checkpoints" / "output.log"
-    told = log.read_text(errors="replace") if log.exists() else ""
-    # With --ckpt.load_enable and nothing to resume from.
-    if nothing := re.findall(f"^{MARK}(no checkpoint in .*)$", told, re.M):
-        print(nothing[-1])
     report.main([str(run), "-o", str(run / "report.html")])
     say(f"report: {shown(run / 'report.html')}")
     say(f"curves: {shown(Path(sys.executable).with_name('tensorboard'))} --logdir {shown(run.parent)}")
