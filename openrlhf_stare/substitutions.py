@@ -111,7 +111,6 @@ USED = (
         arguments=("prompt", "label", "sampling_params", "max_length", "hf_tokenizer", "llm_engine", "images"),
         mentions=("observation_tokens", "action_ranges", "extra_logs", "agent_instance_cls"),
     ),
-    Theirs("openrlhf.utils.agent", "SingleTurnAgentExecutor._fetch_rewards_via_http"),
     Theirs("openrlhf.utils.config", "hierarchize"),
     # What samples without training (look.py).
     Theirs(
@@ -122,7 +121,6 @@ USED = (
         + ("agent_func_path", "remote_rm_url", "max_images_per_prompt"),
     ),
     Theirs("openrlhf.trainer.ppo_trainer", "prepare_datasets", arguments=("strategy", "tokenizer")),
-    Theirs("openrlhf.utils.utils", "get_strategy", arguments=("args",)),
     Theirs("openrlhf.utils.utils", "get_tokenizer", arguments=("pretrain", "model", "padding_side", "use_fast")),
     Theirs(
         "openrlhf.trainer.ppo_utils.samples_generator",
@@ -536,7 +534,7 @@ OPENRLHF = (
                 "DeepspeedStrategy._write_ckpt_metric",
                 arguments=("ckpt_dir", "metric_value", "metric_key"),
             ),
-            Theirs("openrlhf.utils.utils", "get_strategy", mentions=("DeepspeedStrategy",)),
+            Theirs("openrlhf.utils.utils", "get_strategy", arguments=("args",), mentions=("DeepspeedStrategy",)),
         ),
     ),
     Substitution(
