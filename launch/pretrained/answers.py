@@ -1,7 +1,7 @@
 """Samples answers of a model and scores them: python launch/pretrained/answers.py MODEL PROMPTS REWARD -o FILE
 
-It samples 16 answers to each prompt at temperature 1, from the whole distribution, with plain transformers. FILE is
-JSON, with means over the prompts and with the first two answers to each:
+It samples 16 answers to each of the first 16 prompts at temperature 1, from the whole distribution, with plain
+transformers. FILE is JSON, with means over the prompts and with the first two answers to each:
 reward           mean reward of the answers
 right            share of the answers with a reward of 1
 distinct         how many different texts are among a prompt's answers
@@ -25,14 +25,16 @@ from openrlhf_stare import runtime
 from openrlhf_stare.rewards.responses import SPECIAL_TOKENS
 from openrlhf_stare.rollout.reward_answers import as_wanted
 
+PROMPTS = 16  # at most
 SAMPLES = 16  # of each prompt
+SEED = 0
 AT_ONCE = 4  # prompts
 SHOWN = 10
 SHOWN_OF_A_PROMPT = 2
 
 
 @torch.no_grad()
-def sample(model_dir: Path, questions: list[str], tokens: int, seed: int) -> list[tuple[str, list[str]]]:
+def sample(model_dir: Path, questions: list[str], tokens: int) -> list[tuple[str, list[str]]]:
     """Each question as the model sees it, and SAMPLES answers to it with the special tokens at their end."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
@@ -42,7 +44,7 @@ def sample(model_dir: Path, questions: list[str], tokens: int, seed: int) -> lis
     # In the type in which RL computed it here: a model may have been saved elsewhere, in another one.
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=runtime.dtype()).to(device)
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     chats = [[{"role": "user", "content": question}] for question in questions]
     prompts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
     texts: list[str] = []
@@ -111,8 +113,6 @@ def main() -> int:
     parser.add_argument("reward", nargs="?", type=Path)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE")
     parser.add_argument("--tokens", type=int, default=32, help="of the longest answer")
-    parser.add_argument("--most", type=int, default=16, help="prompts (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
     parser.add_argument("--show", type=Path, metavar="FILE")
     args = parser.parse_args()
     if args.show:
@@ -121,10 +121,10 @@ def main() -> int:
     if not (args.reward and args.output):
         parser.error("give a model, prompts, a reward file and -o FILE, or --show FILE")
 
-    rows = [json.loads(line) for line in args.prompts.read_text().splitlines()][: args.most]
+    rows = [json.loads(line) for line in args.prompts.read_text().splitlines()][:PROMPTS]
     reward_func = load_reward(args.reward)
     answers, rewards, shown = [], [], []
-    sampled = sample(args.model_dir, [row["input"] for row in rows], args.tokens, args.seed)
+    sampled = sample(args.model_dir, [row["input"] for row in rows], args.tokens)
     for row, (prompt, texts) in zip(rows, sampled, strict=True):
         rewards.append([score(reward_func, prompt, text, row["label"]) for text in texts])
         answers.append([SPECIAL_TOKENS.sub("", text).strip() for text in texts])

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+BATCH, LEARNING_RATE, SEED = 8, 2e-5, 0
 IGNORED = -100  # a label that takes no part in the loss
 
 
@@ -66,9 +67,6 @@ def main() -> int:
     parser.add_argument("prompts", type=Path)
     parser.add_argument("out_dir", type=Path)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--lr", type=float, default=2e-5)
-    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.out_dir.exists():
         print(f"{args.out_dir}: there already")
@@ -79,7 +77,7 @@ def main() -> int:
     rows = [json.loads(line) for line in args.prompts.read_text().splitlines()]
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
-    losses = train(model, tokenizer, rows, args.steps, args.batch, args.lr, args.seed)
+    losses = train(model, tokenizer, rows, args.steps, BATCH, LEARNING_RATE, SEED)
     # Made beside its place and then moved there, so that an interruption never leaves half a model.
     half_made = args.out_dir.with_name(f"{args.out_dir.name}.{os.getpid()}")
     model.to(AutoConfig.from_pretrained(args.model).dtype).save_pretrained(half_made)

@@ -79,11 +79,11 @@ def measure(task: Task, answers: list[list[str]]) -> dict[str, float]:
     }
 
 
-def evaluate(name: str, model_dir: Path, seed: int = 0) -> dict[str, float]:
+def evaluate(name: str, model_dir: Path) -> dict[str, float]:
     """The figures of a model of the task of this name."""
     disable_progress_bar()
     task = load_task(name)
-    return measure(task, sample_answers(task, model_dir, seed))
+    return measure(task, sample_answers(task, model_dir, seed=0))
 
 
 def main() -> None:
@@ -91,11 +91,10 @@ def main() -> None:
     parser.add_argument("task")
     parser.add_argument("model_dir", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
     args = parser.parse_args()
 
     half_written = args.output.with_suffix(".part")
-    half_written.write_text(json.dumps(evaluate(args.task, args.model_dir, args.seed), indent=2) + "\n")
+    half_written.write_text(json.dumps(evaluate(args.task, args.model_dir), indent=2) + "\n")
     half_written.rename(args.output)
 
 

@@ -22,6 +22,7 @@ from statistics import fmean
 from typing import Any
 
 RECIPE_HASH = 12  # letters
+INTERVAL = 0.95  # of the means that are drawn: how much of them an interval holds
 NOT_DONE = 3  # no status of Python's own, so that a file that cannot be read is not one without the line
 
 
@@ -142,7 +143,7 @@ def enter(file: Path, result: Result) -> bool:
     return True
 
 
-def interval(values: list[float], share: float = 0.95) -> tuple[float, float]:
+def interval(values: list[float]) -> tuple[float, float]:
     """The bootstrap interval of the mean of some seeds: the means of all ways to draw as many with replacement.
 
     Of more than six seeds it is of 20,000 random draws, always the same.
@@ -156,7 +157,7 @@ def interval(values: list[float], share: float = 0.95) -> tuple[float, float]:
         generator = random.Random(0)
         draws = (generator.choices(values, k=len(values)) for _ in range(20_000))
     means = sorted(map(fmean, draws))
-    outside = int((1 - share) / 2 * len(means))
+    outside = int((1 - INTERVAL) / 2 * len(means))
     return means[outside], means[-1 - outside]
 
 

@@ -76,7 +76,7 @@ def html(runs: list[Run]) -> str:
         runs=runs,
         styles={name: f"{dashes} {colour}" for name, (colour, dashes) in figures.styles(runs).items()},
         table=[final_figures(run, runs) for run in runs],
-        verdicts=[(run.name, found.kind, found.sentence) for run in runs if (found := run.verdict)],
+        verdicts=[(run.name, found.sentence) for run in runs if (found := run.verdict)],
         settings=[(run.name, _settings(run)) for run in runs if run.settings.flags or run.settings.arguments],
         pictures=[_picture(picture, runs) for picture in PICTURES if len(picture.runs(runs)) >= picture.least],
         left_out=[f"{picture.title}: no run has {picture.needs}." for picture in PICTURES if not picture.runs(runs)],
