@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_stare.algorithms.verdict import BAND, EFFORT, ENTROPY, HELD, TARGET
-from openrlhf_stare.report.figures import REWARD
+from openrlhf_stare.report.figures import REWARD_TAGS
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
@@ -69,7 +69,7 @@ def table(arms: Runs) -> str:
                     f"{100 * in_band(run, target):.0f} %",
                     str(steps_to_last_target(run) or "never") if controlled else "–",
                     f"{run.finite(EFFORT).values.min():.2f}" if controlled else "–",
-                    f"{second_half(run, *REWARD).mean():.3f}",
+                    f"{second_half(run, *REWARD_TAGS).mean():.3f}",
                 )
             )
     return markdown(rows)

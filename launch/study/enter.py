@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from openrlhf_stare.algorithms.verdict import AUTHORITY, BAND, EFFORT, ENTROPY, LITTLE_AUTHORITY, TARGET
-from openrlhf_stare.report.figures import REWARD
+from openrlhf_stare.report.figures import REWARD_TAGS
 from openrlhf_stare.report.reading import Run, Series, read_run
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
@@ -52,7 +52,7 @@ def figures_of(run: Run, part: int = 2) -> dict[str, float | str | None]:
     Entropies are in nats. `entropy`, `in_band`, `with_authority`, `in_band_with_authority`, `effort` and `reward` are
     of the second half of the steps, or of another `part` of them, the `_end` ones of the last 20.
     """
-    entropy, reward = run.finite(ENTROPY), run.finite(*REWARD)
+    entropy, reward = run.finite(ENTROPY), run.finite(*REWARD_TAGS)
     if entropy is None or reward is None:
         raise SystemExit(f"enter: {run.name} logged no entropy or no reward")
     last, authority = last_part(entropy, part), last_part(run.finite(AUTHORITY), part)
@@ -91,7 +91,7 @@ def curves_of(run: Run) -> dict[str, list[float]]:
         return [rounded(values[span].mean()) for span in spans]
 
     curves = {"step": thin(entropy.steps)}
-    for name, tags in (("entropy", (ENTROPY,)), ("authority", (AUTHORITY,)), ("reward", REWARD)):
+    for name, tags in (("entropy", (ENTROPY,)), ("authority", (AUTHORITY,)), ("reward", REWARD_TAGS)):
         series = run.finite(*tags)
         if series is not None and len(series.steps) == len(entropy.steps):
             curves[name] = thin(series.values)

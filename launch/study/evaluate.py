@@ -16,20 +16,16 @@ import json
 from math import comb
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from openrlhf_stare import runtime
-
-if TYPE_CHECKING:
-    from openrlhf_stare.quickstart.small_model import Task
+from openrlhf_stare.quickstart.small_model import END, Task
 
 SAMPLES = 32  # of each prompt
 AT = (1, 8, 32)
-END = "<eos>"
 BATCH = 1920  # sequences
 
 

@@ -18,16 +18,15 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from openrlhf_stare.report.figures import BAND, COLOURS, ENTROPY, REWARD, STYLE
+from openrlhf_stare.report.figures import BAND, COLOURS, ENTROPY, REWARD_TAGS, STYLE
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
+from enter import LAST, SECONDS  # noqa: E402
 from results import markdown, run_folder  # noqa: E402
 from summary import draw_curves, mean_and_sd  # noqa: E402
 
 TARGET = 0.4  # nats, that of the arms under PI; the others are held against it too
-SECONDS = "timing/step_total"
-LAST = 20  # steps that the final reward is the mean of
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def table(arms: dict[str, list[Result]]) -> str:
                 title(arm),
                 mean_and_sd([float(result.second_half(ENTROPY).mean()) for result in results]),
                 mean_and_sd([100 * result.in_band for result in results], 1) + " %",
-                mean_and_sd([float(result.second_half(*REWARD).mean()) for result in results]),
+                mean_and_sd([float(result.second_half(*REWARD_TAGS).mean()) for result in results]),
                 mean_and_sd([result.evaluation["distinct_right"] for result in results], 2),
                 mean_and_sd([final_reward(result.again) for result in results]),
                 f"{fmean(step_seconds(result) for result in results) / grpo:.2f}" if grpo else "–",
@@ -93,7 +92,7 @@ def table(arms: dict[str, list[Result]]) -> str:
 
 def final_reward(run: Run) -> float:
     """The mean reward of the last LAST steps."""
-    return float(run.finite(*REWARD).values[-LAST:].mean())
+    return float(run.finite(*REWARD_TAGS).values[-LAST:].mean())
 
 
 def step_seconds(result: Result) -> float:

@@ -144,7 +144,8 @@ def claims(found: list[Result], constant: str | None) -> list[tuple[bool | None,
         }
         weak, strong = min(ratio.values()) < 1 - BAND, max(ratio.values()) > 1 + BAND
         said = ", ".join(f"{task} {of_task:.2f}" for task, of_task in ratio.items())
-        return weak and strong, f"the constant's entropy over its target: {said}; wanted: below 0.75 and above 1.25"
+        said += f"; wanted: below {1 - BAND} and above {1 + BAND}"
+        return weak and strong, f"the constant's entropy over its target: {said}"
 
     def stare_holds_where_it_can() -> tuple[bool | None, str]:
         if lack := lacks(runs, 3, "stare"):
@@ -177,13 +178,15 @@ def claims(found: list[Result], constant: str | None) -> list[tuple[bool | None,
             for task in SEVERAL_ANSWERS
         }
         said = ", ".join(f"{task} {of_task:.2f}" for task, of_task in ratio.items())
-        return min(ratio.values()) >= MORE_ANSWERS, f"STARE's distinct right answers over GRPO's: {said}; wanted: 1.5"
+        said += f"; wanted: {MORE_ANSWERS}"
+        return min(ratio.values()) >= MORE_ANSWERS, f"STARE's distinct right answers over GRPO's: {said}"
 
     def little_reward_lost() -> tuple[bool | None, str]:
         if lack := lacks(runs, 3, "stare", "grpo"):
             return None, lack
         stare, grpo = (worst(runs, way) for way in ("stare", "grpo"))
-        said = f"the worst task's reward is {stare:.3f} with STARE, {grpo:.3f} with GRPO; wanted: at most 0.05 below"
+        said = f"the worst task's reward is {stare:.3f} with STARE, {grpo:.3f} with GRPO"
+        said += f"; wanted: at most {LOST_REWARD} below"
         return stare >= grpo - LOST_REWARD, said
 
     def holds_at_a_third() -> tuple[bool | None, str]:
@@ -306,7 +309,8 @@ def draw(found: list[Result], constant: str | None, path: Path) -> None:
             ax.set_xlabel("step")
         grid[-1][-1].set_xlabel("reward")
         lines = [Line2D([], [], color=COLOURS[place], lw=2, label=f"seed {seed}") for place, seed in enumerate(SEEDS)]
-        band = Patch(color="#888888", alpha=0.2, lw=0, label="within 25 % of the target, half of the first entropy")
+        within = f"within {100 * BAND:.0f} % of the target, half of the first entropy"
+        band = Patch(color="#888888", alpha=0.2, lw=0, label=within)
         figure.legend(handles=[*lines, band], loc="outside upper center", ncols=4, frameon=False)
         figure.savefig(path)
 

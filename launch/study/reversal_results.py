@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from openrlhf_stare.report.figures import COLOURS, REWARD, STYLE
+from openrlhf_stare.report.figures import COLOURS, REWARD_TAGS, STYLE
 from openrlhf_stare.report.reading import Run, read_runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # launch/ is not a package
@@ -24,7 +24,7 @@ ARMS = {"tpo": "TPO", "grpo": "GRPO without KL", "grpo_kl": "GRPO with KL"}
 
 def final_reward(run: Run) -> float:
     """The mean reward over the last tenth of the steps."""
-    values = run.finite(*REWARD).values
+    values = run.finite(*REWARD_TAGS).values
     return float(values[-max(1, len(values) // 10) :].mean())
 
 
@@ -48,7 +48,7 @@ def draw(arms: dict[str, list[Run]], path: Path) -> None:
             ax.set(xlabel="step", ylim=(0, 1.02), title=f"Seed {seed}: mean reward of a rollout")
         for colour, (arm, runs) in zip(COLOURS, arms.items(), strict=False):
             for run in runs:
-                draw_curves(panels[seed_of(run)], [run], REWARD, colour, ARMS[arm])
+                draw_curves(panels[seed_of(run)], [run], REWARD_TAGS, colour, ARMS[arm])
         panels[seeds[-1]].legend(loc="lower right", frameon=False)
         figure.savefig(path)
 

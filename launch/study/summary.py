@@ -17,7 +17,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from openrlhf_stare.report.figures import BAND, COLOURS, ENTROPY, REWARD, STYLE, moving_mean
+from openrlhf_stare.report.figures import BAND, COLOURS, ENTROPY, REWARD_TAGS, STYLE, moving_mean
 from openrlhf_stare.report.page import FinalFigures, final_figures
 from openrlhf_stare.report.reading import Run, read_runs
 
@@ -121,7 +121,7 @@ def distinct(result: Result) -> float:
 
 def steps_to_solve(run: Run) -> int | None:
     """The first step around which the mean reward of 11 steps is SOLVED; None if there is none."""
-    reward = run.finite(*REWARD)
+    reward = run.finite(*REWARD_TAGS)
     solved = reward.steps[moving_mean(reward.values, 11) >= SOLVED]
     return int(solved[0]) if len(solved) else None
 
@@ -135,12 +135,12 @@ def draw(arms: dict[str, list[Result]], path: Path) -> None:
         entropy.axhspan((1 - BAND) * target, (1 + BAND) * target, color="#888888", alpha=0.15, lw=0)
         entropy.axhline(target, color="#222222", lw=1.1, linestyle=(0, (5, 3)))
         for place, (colour, (arm, results)) in enumerate(zip(COLOURS, arms.items(), strict=False)):
-            for ax, tags in ((entropy, (ENTROPY,)), (reward, REWARD)):
+            for ax, tags in ((entropy, (ENTROPY,)), (reward, REWARD_TAGS)):
                 draw_curves(ax, [result.run for result in results], tags, colour, ARMS[arm])
             figures = [distinct(result) for result in results]
             answers.bar(place, fmean(figures), color=colour, alpha=0.35)
             answers.scatter([place] * len(figures), figures, color=colour, s=14, zorder=3)
-        entropy.set(xlabel="step", ylim=(0, None), title="Entropy (nats per token), target and ±25 %")
+        entropy.set(xlabel="step", ylim=(0, None), title=f"Entropy (nats per token), target and ±{100 * BAND:.0f} %")
         reward.set(xlabel="step", ylim=(None, 1), title="Mean reward of a rollout")
         answers.set(xticks=range(len(arms)), xticklabels=arms, title="Distinct right answers")
         answers.grid(axis="x", visible=False)

@@ -13,12 +13,13 @@ from pathlib import Path
 from statistics import fmean, median
 
 from openrlhf_stare import runtime
+from openrlhf_stare.algorithms.verdict import ENTROPY, GATE, REWARD, TARGET
 from openrlhf_stare.report.reading import LOGS, Run, read_run
 
 ROWS = {
-    "reward": "rollout/reward_mean",
-    "entropy (nats)": "entropy/mean",
-    "gate": "entropy/gate_on",
+    "reward": REWARD,
+    "entropy (nats)": ENTROPY,
+    "gate": GATE,
 }
 LEAST_RISE = 0.3  # of the mean reward, from the first tenth of the run to the last
 # |vllm_kl| of an engine that has the actor's weights is far below this in either type.
@@ -66,9 +67,9 @@ def format_table(run: Run) -> str:
         if curves.get(key):
             lines.append(line(name, *(f"{mean:.3f}" for mean in start_middle_end(curves[key]))))
 
-    if target := curves.get("entropy/target"):
+    if target := curves.get(TARGET):
         lines.append(line("target entropy", f"{target[-1]:.3f}"))
-    if gate := curves.get("entropy/gate_on"):
+    if gate := curves.get(GATE):
         lines.append(line("steps with an open gate", f"{sum(map(bool, gate))}/{len(gate)}"))
     if kl := curves.get("vllm_kl"):
         lines.append(line("|vllm_kl|, last step", f"{abs(kl[-1]):.1e}"))
@@ -82,14 +83,14 @@ def format_table(run: Run) -> str:
 def shortcomings(curves: Curves) -> list[str]:
     """One sentence for each promise of the quickstart that the run does not keep."""
     found = []
-    rewards = curves.get("rollout/reward_mean")
+    rewards = curves.get(REWARD)
     if not rewards:
         found.append("No reward was logged.")
     else:
         start, _, end = start_middle_end(rewards)
         if not end - start >= LEAST_RISE:  # written so that NaN is a shortcoming
             found.append(f"The mean reward went from {start:.3f} to {end:.3f}, which is not a rise by {LEAST_RISE}.")
-    gate = curves.get("entropy/gate_on")
+    gate = curves.get(GATE)
     if gate and not any(gate):
         found.append("The gate never opened: the entropy stayed above its target.")
     kl, largest = curves.get("vllm_kl"), LARGEST_KL["float32" if runtime.float32() else "bfloat16"]

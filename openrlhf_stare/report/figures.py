@@ -15,12 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.lines import Line2D
 
-from openrlhf_stare.algorithms.verdict import AUTHORITY, BAND, EFFORT, ENTROPY, GATE, LITTLE_AUTHORITY, TARGET
+from openrlhf_stare.algorithms.verdict import AUTHORITY, BAND, EFFORT, ENTROPY, GATE, LITTLE_AUTHORITY, REWARD, TARGET
 from openrlhf_stare.report import ReportError
 from openrlhf_stare.report.reading import Response, Run, Series
 
-REWARD = ("rollout/reward_mean", "reward")
-LENGTH = ("rollout/response_length_mean", "response_length")
+# The names under which OpenRLHF logs a figure, the first that is there counting.
+REWARD_TAGS = (REWARD, "reward")
+LENGTH_TAGS = ("rollout/response_length_mean", "response_length")
 WIDTH = 10  # inches
 
 # Okabe and Ito's colours, which those who see fewer colours can tell apart too; then again as dashed lines.
@@ -173,7 +174,7 @@ def _strength_tags(runs: list[Run]) -> list[str]:
 def _draw_reward(figure: FigureBase, runs: list[Run], style: dict) -> None:
     ax = figure.subplots()
     for run in runs:
-        _curve(ax, run, style, run.finite(*REWARD))
+        _curve(ax, run, style, run.finite(*REWARD_TAGS))
     _axes(ax, "mean reward")
 
 
@@ -264,7 +265,8 @@ PICTURES = (
     Picture(
         "gate",
         "Entropy, target and gate",
-        "Dashed: the target. Grey: within 25 % of it. Yellow: the gate is open, that is, the method acts.",
+        f"Dashed: the target. Grey: within {100 * BAND:.0f} % of it. Yellow: the gate is open, that is, the method "
+        "acts.",
         "the entropy (entropy/mean)",
         _has(ENTROPY),
         _draw_gates,
@@ -285,7 +287,7 @@ PICTURES = (
         "Reward",
         "Mean reward of a rollout.",
         "the reward (rollout/reward_mean)",
-        _has(*REWARD),
+        _has(*REWARD_TAGS),
         _draw_reward,
         lambda runs: 2.9,
     ),

@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from openrlhf_stare.report import figures
-from openrlhf_stare.report.figures import BAND, ENTROPY, GATE, LENGTH, PICTURES, REWARD, TARGET, target_of
+from openrlhf_stare.report.figures import BAND, ENTROPY, GATE, LENGTH_TAGS, PICTURES, REWARD_TAGS, TARGET, target_of
 from openrlhf_stare.report.reading import Response, Run, Series
 
 STEPS_SHOWN = 6  # of a run
@@ -59,8 +59,8 @@ def final_figures(run: Run, runs: list[Run]) -> FinalFigures:
         entropy=_mean(entropies),
         entropy_sd=stdev(entropies.values()) if len(entropies) > 1 else None,
         in_band=in_band,
-        reward=_mean(_second_half(run.finite(*REWARD))),
-        length=_mean(_second_half(run.finite(*LENGTH))),
+        reward=_mean(_second_half(run.finite(*REWARD_TAGS))),
+        length=_mean(_second_half(run.finite(*LENGTH_TAGS))),
         gate=_mean(_second_half(run.finite(GATE))),
         strength=_mean(_second_half(run.finite(run.strength))) if run.strength else None,
         strength_name=run.strength and run.strength.partition("/")[2],

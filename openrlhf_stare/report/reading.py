@@ -124,7 +124,7 @@ class Run:
 
     def gate_spans(self) -> list[tuple[float, float]]:
         """The spans of steps with an open gate, from half a step before the first to half a step after the last."""
-        gate = self.finite("entropy/gate_on")
+        gate = self.finite(GATE)
         if gate is None:
             return []
         spans = []

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "driver": "actor_group algorithms dealing methods notices options replacing rollout rules runtime substitutions "
     "tools tpo worker",
     "train_ray": "dealing driver notices options replacing rules runtime tools worker",
-    "quickstart": "driver notices options report runtime train_ray",
+    "quickstart": "algorithms driver options report runtime train_ray",
     "__init__": "runtime",
     "__main__": "quickstart train_ray",
 }
