@@ -42,6 +42,12 @@ version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/n
 if [[ -n ${PYTHON:-} ]] && wanted=$(version "$PYTHON") && has=$(version .venv/bin/python) && [[ $has != @(""|"$wanted") ]]
 then stop ".venv has Python $has, and PYTHON is $wanted: delete that folder, or use a clone of its own for each"; fi
 
+# One at a time: of two first starts each would clear the other's .venv.
+exec 8<launch/install.sh
+status=0
+flock --nonblock 8 || status=$?
+((status != 1)) || { say "another process installs here; this one waits for it"; flock 8; }
+
 stamp=.venv/.installed
 files=$(cat pyproject.toml openrlhf_stare/cpu/overrides.txt launch/install.sh | sha256sum)
 if ((! ${#dry_run[@]})) && [[ -f $stamp ]]; then

@@ -1,5 +1,6 @@
 """What the scripts install and run by what the machine has, as far as they go before they download anything."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -89,6 +90,18 @@ def installed(checkout: Path, stack: str, flash_attn: str = "none") -> None:
     files = subprocess.run(["bash", "-c", words], cwd=checkout, capture_output=True, text=True, check=True).stdout
     (checkout / ".venv/.installed").write_text(f"{stack} {files.split()[0]} {flash_attn}\n{checkout}\n")
     program(checkout / ".venv/bin/python", "echo 3.12")  # its version
+
+
+def test_of_two_that_start_together_one_waits(checkout):
+    installed(checkout, "cpu")
+    with open(checkout / "launch/install.sh") as script:
+        fcntl.flock(script, fcntl.LOCK_EX)
+        words = ["bash", str(checkout / "launch/install.sh"), "cpu"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as second:
+            assert second.stdout.readline() == "install: another process installs here; this one waits for it\n"
+            assert second.poll() is None
+            fcntl.flock(script, fcntl.LOCK_UN)
+            assert second.wait(20) == 0
 
 
 def test_an_environment_that_was_copied_or_lost_its_python_is_no_installation(checkout, tmp_path_factory):
