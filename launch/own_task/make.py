@@ -4,14 +4,13 @@ OUT_DIR/prompts.jsonl holds lines like {"input": "bdf=", "label": ""}; OUT_DIR/m
 answers of which some are wrong. --prompts N, --seed N. With --only-prompts prompts.jsonl no model is made.
 """
 
-import random
 import sys
 from itertools import combinations
 from pathlib import Path
 
 import torch
 
-from openrlhf_stare.quickstart.small_model import Task, WarmUp, integer, main
+from openrlhf_stare.quickstart.small_model import Task, WarmUp, integer, main, shuffled_rounds
 
 sys.path.insert(0, str(Path(__file__).parent))  # finds the reward.py beside this file, wherever it was copied to
 from reward import END, GIVEN, LETTERS, WANTED, score  # noqa: E402
@@ -33,12 +32,7 @@ def example(draw: torch.Generator, wrong: float) -> str:
 
 def make_prompts(count: int, seed: int = 0) -> list[dict[str, str]]:
     """`count` prompts: all questions in a shuffled order, then all of them in another order, and so on."""
-    shuffler, prompts = random.Random(seed), []
-    while len(prompts) < count:
-        questions = list(QUESTIONS)
-        shuffler.shuffle(questions)
-        prompts += [{"input": f"{question}=", "label": ""} for question in questions]
-    return prompts[:count]
+    return [{"input": f"{question}=", "label": ""} for question in shuffled_rounds(QUESTIONS, count, seed)]
 
 
 TASK = Task(

@@ -4,13 +4,12 @@ OUT_DIR/model is an ordinary Hugging Face checkpoint, a 2-layer Qwen2 with a cha
 ways of which some have a wrong node. OUT_DIR/prompts.jsonl holds lines like {"input": "a>k=", "label": ""}.
 """
 
-import random
 import sys
 from pathlib import Path
 
 import torch
 
-from openrlhf_stare.quickstart.small_model import Task, WarmUp, integer, main
+from openrlhf_stare.quickstart.small_model import Task, WarmUp, integer, main, shuffled_rounds
 
 sys.path.insert(
     0, str(Path(__file__).parents[1])
@@ -39,12 +38,7 @@ def example(draw: torch.Generator, wrong: float) -> str:
 
 def make_prompts(count: int, seed: int = 0) -> list[dict[str, str]]:
     """`count` prompts: all questions in a shuffled order, then all of them in another order, and so on."""
-    shuffler, prompts = random.Random(seed), []
-    while len(prompts) < count:
-        questions = list(QUESTIONS)
-        shuffler.shuffle(questions)
-        prompts += [{"input": question, "label": ""} for question in questions]
-    return prompts[:count]
+    return [{"input": question, "label": ""} for question in shuffled_rounds(QUESTIONS, count, seed)]
 
 
 TASK = Task(

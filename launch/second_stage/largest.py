@@ -1,17 +1,14 @@
 """A rule of launch/sequence_study.sh: of the right pairs only the one with the largest first addend, `12=9+3`."""
 
-import re
-
 import torch
 
-ANSWERED = re.compile(r"([0-9]{2})=([0-9])\+([0-9])<eos>")
+from openrlhf_stare.quickstart.reward import addends_in
 
 
 def score(query: str) -> float:
     """1.0 for `12=9+3<eos>`, 0.0 for every other answer to `12=`."""
-    answered = ANSWERED.fullmatch(query)
-    total, first, second = map(int, answered.groups()) if answered else (0, 0, 1)
-    return float(first + second == total and first == min(9, total))
+    addends = addends_in(query)
+    return float(addends is not None and addends[0] == min(9, sum(addends)))
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> dict:

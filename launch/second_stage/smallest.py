@@ -1,17 +1,14 @@
 """The rule of the second stage, for OpenRLHF: of the right pairs only the one with the smallest first addend."""
 
-import re
-
 import torch
 
-ANSWERED = re.compile(r"([0-9]{2})=([0-9])\+([0-9])<eos>")
+from openrlhf_stare.quickstart.reward import addends_in
 
 
 def score(query: str) -> float:
     """1.0 for `12=3+9<eos>`, 0.0 for every other answer to `12=`."""
-    answered = ANSWERED.fullmatch(query)
-    total, first, second = map(int, answered.groups()) if answered else (0, 0, 1)
-    return float(first + second == total and first == max(0, total - 9))
+    addends = addends_in(query)
+    return float(addends is not None and addends[0] == max(0, sum(addends) - 9))
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> dict:

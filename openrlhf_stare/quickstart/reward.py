@@ -22,13 +22,18 @@ def is_well_formed(query: str) -> bool:
     return _ANSWERED.fullmatch(query) is not None
 
 
-def score(query: str) -> float:
-    """1.0 for a right answer that ends where it should, 0.0 for everything else."""
+def addends_in(query: str) -> tuple[int, int] | None:
+    """The addends of a right answer that ends where it should; None for everything else."""
     answered = _ANSWERED.fullmatch(query)
     if answered is None:
-        return 0.0
+        return None
     total, first, second = map(int, answered.groups())
-    return float(first + second == total)
+    return (first, second) if first + second == total else None
+
+
+def score(query: str) -> float:
+    """1.0 for a right answer that ends where it should, 0.0 for everything else."""
+    return float(addends_in(query) is not None)
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> dict:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +27,7 @@ from openrlhf_stare import runtime
 from openrlhf_stare.quickstart.locking import alone_at
 
 Prompts = list[dict[str, str]]  # each with an input and a label
+Question = TypeVar("Question")
 PAD, END, START, UNKNOWN = "<pad>", "<eos>", "<bos>", "<unk>"
 
 
@@ -58,6 +61,17 @@ class Task:
 
 def integer(below: int, draw: torch.Generator) -> int:
     return int(torch.randint(below, (), generator=draw))
+
+
+def shuffled_rounds(questions: Sequence[Question], count: int, seed: int) -> list[Question]:
+    """`count` questions: all of them in a shuffled order, then all in another order, and so on."""
+    shuffler = random.Random(seed)
+    drawn: list[Question] = []
+    while len(drawn) < count:
+        of_round = list(questions)
+        shuffler.shuffle(of_round)
+        drawn += of_round
+    return drawn[:count]
 
 
 def make_tokenizer(vocabulary: list[str]) -> Qwen2Tokenizer:

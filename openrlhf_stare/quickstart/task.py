@@ -7,13 +7,11 @@ OUT_DIR/prompts.jsonl holds lines like {"input": "12=", "label": "12"}. What is 
 
 from __future__ import annotations
 
-import random
-
 import torch
 
 from openrlhf_stare.quickstart import small_model
 from openrlhf_stare.quickstart.reward import END, LARGEST, SMALLEST, right_pairs, score
-from openrlhf_stare.quickstart.small_model import Task, WarmUp, integer
+from openrlhf_stare.quickstart.small_model import Task, WarmUp, integer, shuffled_rounds
 
 TOTALS = range(SMALLEST, LARGEST + 1)
 LONGEST_ANSWER = 8  # tokens; a right answer has four: digit, plus, digit, end
@@ -31,13 +29,7 @@ def example(draw: torch.Generator, wrong: float) -> str:
 
 def make_prompts(count: int, seed: int = 0) -> list[dict[str, str]]:
     """`count` prompts: all totals in a shuffled order, then all of them in another order, and so on."""
-    shuffler = random.Random(seed)
-    prompts: list[dict[str, str]] = []
-    while len(prompts) < count:
-        totals = list(TOTALS)
-        shuffler.shuffle(totals)
-        prompts += [{"input": f"{total:02}=", "label": f"{total:02}"} for total in totals]
-    return prompts[:count]
+    return [{"input": f"{total:02}=", "label": f"{total:02}"} for total in shuffled_rounds(TOTALS, count, seed)]
 
 
 TASK = Task(
