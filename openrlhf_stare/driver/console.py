@@ -441,7 +441,7 @@ def tell_twice(sentence: str) -> None:
 
 
 def end_phase(name: str) -> None:
-    """One of `PHASES` is over."""
+    """A phase is over, of `PHASES` or, in a look, of `PHASES_OF_A_LOOK`."""
     if _console:
         _console.screen.end_phase(name)
 
