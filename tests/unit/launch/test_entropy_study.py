@@ -84,7 +84,7 @@ def test_the_evaluation_is_written_down(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["evaluate.py", "addends", str(tmp_path / "model"), "-o", str(found)])
     evaluate.main()
     assert json.loads(found.read_text()).keys() == {"distinct_right", "pass@1", "pass@8", "pass@32"}
-    assert {path.name for path in tmp_path.iterdir()} == {"model", "found.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "model.lock", "found.json"}
 
 
 # The results
