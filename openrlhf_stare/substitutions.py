@@ -307,7 +307,7 @@ OPENRLHF = (
                 "openrlhf.trainer.ray.ppo_actor",
                 "PolicyModelActor.init_model_from_pretrained",
                 arguments=("strategy", "pretrain", "max_steps", "vllm_engines"),
-                mentions=("trainer", "checkpoint_states", "tokenizer"),
+                mentions=("trainer", "checkpoint_states", "tokenizer", "actor_optim", "actor_scheduler"),
             ),
             Theirs("openrlhf.trainer.ray.ppo_actor", "PolicyModelActor.forward"),
             Theirs("openrlhf.trainer.ray.ppo_actor", "PolicyModelActor.fit", arguments=("kl_ctl",)),
@@ -384,6 +384,12 @@ OPENRLHF = (
         "a critic that is not finite is saved, and every resumed job goes on from it",
         "driver, critic ranks",
         relies_on=(
+            Theirs(
+                "openrlhf.trainer.ray.ppo_critic",
+                "CriticModelActor.init_model_from_pretrained",
+                arguments=("strategy", "pretrain", "max_steps"),
+                mentions=("critic_optim", "critic_scheduler"),
+            ),
             Theirs(
                 "openrlhf.trainer.ray.ppo_critic",
                 "CriticModelActor.save_checkpoint",

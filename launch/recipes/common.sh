@@ -16,15 +16,23 @@ if [[ ${SUBMIT:-0} == 1 ]]; then here=.; else here=$root; fi
 : "${NODES:=2}" "${GPUS_PER_NODE:=8}" "${TENSOR_PARALLEL:=1}" "${COLOCATE:=1}"
 : "${ENGINES:=$((NODES * GPUS_PER_NODE / TENSOR_PARALLEL))}" "${GPU_MEMORY:=0.6}"
 
-# Task: what `python -m openrlhf_stare.data SOURCE … --out runs/data` writes. All paths must be visible from every node.
-: "${DATA:=$root/runs/data/train.jsonl}" "${EVAL_DATA=$root/runs/data/aime24.jsonl,$root/runs/data/aime25.jsonl}"
-: "${REWARD:=$here/openrlhf_stare/rewards/math_reward.py}" "${AGENT:=${agent:+$here/$agent}}" "${CHAT_TEMPLATE:=1}"
-((CHAT_TEMPLATE)) || template=
 : "${METHOD:=stare}" "${BASELINE:=0}"
 name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || basename "$METHOD" .py)
-# With another of these a run has a folder of its own, or it would go on from the first one's checkpoint.
-for setting in SCHEDULE TARGET_ENTROPY VARIANT TOP_P_RATIO UPDATES LR; do name+=${!setting:+-$setting-${!setting}}; done
+# With another of these a run has a folder of its own, or it would go on from the first one's checkpoint. Of a path or an
+# address the name has the end, without a password, and a checksum.
+for setting in SCHEDULE TARGET_ENTROPY VARIANT TOP_P_RATIO UPDATES LR SAMPLES MODEL DATA REWARD; do
+    value=${!setting:-}
+    end=${value%%\?*} end=${end##*/}
+    [[ $value != */* ]] || value=${end##*@}-$(cksum <<<"$value" | cut -d' ' -f1)
+    name+=${value:+-$setting-$value}
+done
 : "${RUN:=$root/runs/$name}"
+
+# Task: what `python -m openrlhf_stare.data SOURCE … --out runs/data` writes. All paths must be visible from every node.
+: "${MODEL:=$model}" "${DATA:=$root/runs/data/train.jsonl}"
+: "${EVAL_DATA=$root/runs/data/aime24.jsonl,$root/runs/data/aime25.jsonl}"
+: "${REWARD:=$here/openrlhf_stare/rewards/math_reward.py}" "${AGENT:=${agent:+$here/$agent}}" "${CHAT_TEMPLATE:=1}"
+((CHAT_TEMPLATE)) || template=
 
 # Rollout: 64 prompts with 8 responses each, sampled from the policy as it is.
 : "${PROMPTS:=64}" "${SAMPLES:=8}" "${PROMPT_TOKENS:=1024}" "${RESPONSE_TOKENS:=3072}"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Short CoT with Qwen2.5-14B-Instruct: milder weights and longer responses than 7B. See common.sh.
-: "${MODEL:=Qwen/Qwen2.5-14B-Instruct}" "${RESPONSE_TOKENS:=7168}" "${REWEIGHT_W:=1.05}" "${REWEIGHT_M:=0.95}"
+model=Qwen/Qwen2.5-14B-Instruct
+: "${RESPONSE_TOKENS:=7168}" "${REWEIGHT_W:=1.05}" "${REWEIGHT_M:=0.95}"
 : "${TENSOR_PARALLEL:=2}"
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

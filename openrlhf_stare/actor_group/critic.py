@@ -9,7 +9,8 @@ import openrlhf.trainer.ray.ppo_critic as ppo_critic
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_stare.actor_group.empty_steps import divisible_counts
-from openrlhf_stare.actor_group.saving import full_disk_is_told, refuse_non_finite
+from openrlhf_stare.actor_group.saving import full_disk_is_told, kept_adam, refuse_non_finite
+from openrlhf_stare.notices import notice
 from openrlhf_stare.replacing import plain_class
 
 CriticModelActor: Any = plain_class(ppo_critic.CriticModelActor)
@@ -31,6 +32,12 @@ class CriticTrainer(ppo_critic.CriticPPOTrainer):
 
 class StareCriticActor(CriticModelActor):
     """OpenRLHF's `CriticModelActor`."""
+
+    def init_model_from_pretrained(self, strategy: Any, pretrain: str, max_steps: int) -> None:
+        super().init_model_from_pretrained(strategy, pretrain, max_steps)
+        adam = strategy.args.critic, "critic", self.critic_optim, self.critic_scheduler
+        if strategy.args.ckpt.load_enable and (sentence := kept_adam(*adam)) and strategy.is_rank_0():
+            notice(sentence)
 
     def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
         refuse_non_finite(self.critic, "critic", f"checkpoint {tag}")

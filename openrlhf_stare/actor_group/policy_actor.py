@@ -14,11 +14,12 @@ import ray
 import torch
 
 from openrlhf_stare.actor_group.fused_head import actor_class
+from openrlhf_stare.actor_group.other_flags import other_flags, training_flags
 from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
 from openrlhf_stare.actor_group.saving import (
     BEGINNING,
     full_disk_is_told,
-    kept_learning_rate,
+    kept_adam,
     refuse_non_finite,
     remedy,
 )
@@ -76,7 +77,10 @@ class StarePolicyActor(PolicyModelActor):
         strengths = self.loss.method.strengths if self.loss else ()
         self.controller = EntropyController(self.trainer.control, strengths)
         self._restore(self.checkpoint_states)
-        if self.checkpoint_states and (sentence := kept_learning_rate(args.actor, self.actor_scheduler)):
+        if sentence := other_flags(self.checkpoint_states.get("training_flags", {}), args):
+            self._notice(sentence)
+        adam = args.actor, "actor", self.actor_optim, self.actor_scheduler
+        if self.checkpoint_states and (sentence := kept_adam(*adam)):
             self._notice(sentence)
         if sentence := self.controller.percentages:  # of the run's start, which the checkpoint has
             self._notice(sentence)
@@ -233,7 +237,8 @@ class StarePolicyActor(PolicyModelActor):
             OSError: the disk is full.
         """
         refuse_non_finite(self.actor.model, "actor", f"checkpoint {tag}")
-        client_states = {**(client_states or {}), "entropy": self._state()}
+        own = {"entropy": self._state(), "training_flags": training_flags(self.strategy.args)}
+        client_states = {**(client_states or {}), **own}
         with full_disk_is_told(f"checkpoint {tag}", "--ckpt.path", self.strategy.args.ckpt.path):
             super().save_checkpoint(tag, client_states, metric_value, metric_key)
 

@@ -51,21 +51,33 @@ def remedy(model: str) -> str:
     )
 
 
-def kept_learning_rate(options: Any, scheduler: Any) -> str | None:
-    """Of an actor that was loaded from a checkpoint: that its learning rate is not the flag's; None if it is.
+def kept_adam(options: Any, model: str, optimizer: Any, scheduler: Any) -> str | None:
+    """Of a model that was loaded from a checkpoint: that its Adam is not the flags'; None if it is.
 
     Args:
-        options: the actor's nested arguments.
-        scheduler: torch's, as the checkpoint has set it.
+        options: the model's nested arguments.
+        model: the first part of its flags.
+        optimizer, scheduler: DeepSpeed's and torch's, as the checkpoint has set them.
     """
-    flag, rates = options.adam.lr, sorted(set(scheduler.base_lrs))
-    if options.optim != "adam" or rates == [flag]:
+    if options.optim != "adam":
         return None
+    group = max(optimizer.param_groups, key=lambda group: group["weight_decay"])  # the other one has none of it
+    flags = {name: getattr(options.adam, name) for name in ("lr", "betas", "eps", "weight_decay")}
+    kept = {**group, "lr": scheduler.base_lrs[0]}
+    differing = [name for name in flags if _words(flags[name]) != _words(kept[name])]
+    if not differing:
+        return None
+    given = ", ".join(f"--{model}.adam.{name} {_words(flags[name])}" for name in differing)
+    in_force = ", ".join(f"{name} {_words(kept[name])}" for name in differing)
     return (
-        f"--actor.adam.lr {flag:g} has no effect: the checkpoint has the optimizer and its learning rate of "
-        f"{', '.join(f'{rate:g}' for rate in rates)}, with which the job goes on. To change it, start from the saved "
-        "model, without --ckpt.load_enable"
+        f"{given} {'has' if len(differing) == 1 else 'have'} no effect: the job goes on with the checkpoint's "
+        f"optimizer, which has {in_force}. To change that, start from the saved model, without --ckpt.load_enable"
     )
+
+
+def _words(value: Any) -> str:
+    """A number, or several, as on the command line."""
+    return " ".join(f"{number:g}" for number in (value if isinstance(value, list | tuple) else [value]))
 
 
 def refuse_non_finite(model: torch.nn.Module, name: str, unwritten: str) -> None:

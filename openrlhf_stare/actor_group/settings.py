@@ -34,7 +34,7 @@ def write_settings(args: SimpleNamespace, method: base.Method | None, flags: dic
     ours = {"entropy", *base.names()} | ({part.name for part in method.parts} if method else set())
     arguments = {
         flag: value
-        for flag, value in _flat(vars(args)).items()
+        for flag, value in flat(vars(args)).items()
         if flag.partition(".")[0] not in {*ours, *LEFT_OUT} and value is not None
     }
     settings = {
@@ -55,9 +55,10 @@ def write_settings(args: SimpleNamespace, method: base.Method | None, flags: dic
         notice(f"The settings could not be written for the report, and training goes on: {error}")
 
 
-def _flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """OpenRLHF's nested arguments by flag."""
+    flags: dict[str, Any] = {}
     for name, value in nested.items():
         is_part = isinstance(value, SimpleNamespace)
-        flat |= _flat(vars(value), f"{before}{name}.") if is_part else {before + name: value}
-    return flat
+        flags |= flat(vars(value), f"{before}{name}.") if is_part else {before + name: value}
+    return flags

@@ -3,12 +3,14 @@
 import dataclasses
 import itertools
 import re
+import shlex
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from flag_parser import parse
 from safetensors import SafetensorError
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -18,8 +20,9 @@ worker.install()
 
 from openrlhf_stare.actor_group import critic, policy_actor  # noqa: E402
 from openrlhf_stare.actor_group.critic import StareCriticActor  # noqa: E402
+from openrlhf_stare.actor_group.other_flags import other_flags, training_flags  # noqa: E402
 from openrlhf_stare.actor_group.policy_actor import StarePolicyActor  # noqa: E402
-from openrlhf_stare.actor_group.saving import kept_learning_rate  # noqa: E402
+from openrlhf_stare.actor_group.saving import kept_adam  # noqa: E402
 from openrlhf_stare.methods.stare import Stare  # noqa: E402
 
 CONTROL, STARE = EntropyControl(schedule="adaptive", target=0.4), StareOptions(variant="C2")
@@ -64,18 +67,104 @@ def test_a_checkpoint_of_the_end_of_an_episode_goes_on_with_the_next(tmp_path):
     assert actor_with({})[0].get_checkpoint_states()["episode"] == 0
 
 
+def adam_of_a_checkpoint(**saved) -> tuple:
+    """An optimizer of OpenRLHF's two groups and its scheduler, which have loaded what another one saved."""
+
+    def made(lr: float = 1e-6, betas: tuple = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.0) -> tuple:
+        groups = [
+            {"params": [torch.nn.Parameter(torch.zeros(1))], "weight_decay": decay} for decay in (weight_decay, 0.0)
+        ]
+        optimizer = torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps)
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)
+
+    loaded = made()
+    for own, of_checkpoint in zip(loaded, made(**saved), strict=True):
+        own.load_state_dict(of_checkpoint.state_dict())
+    return loaded
+
+
 @pytest.mark.parametrize(
-    ("optim", "flag", "rates", "said"),
+    ("optim", "saved", "said"),
     [
-        ("adam", 1e-6, [1e-6, 1e-6], None),
-        ("adam", 1e-7, [1e-6, 1e-6], "--actor.adam.lr 1e-07 has no effect: .* learning rate of 1e-06, with which"),
-        ("muon", 1e-7, [1e-6, 1e-3], None),
+        ("adam", {}, None),
+        ("adam", {"lr": 1e-3}, "--actor.adam.lr 1e-06 has no effect: .* checkpoint's optimizer, which has lr 0.001."),
+        ("adam", {"weight_decay": 0.1}, "--actor.adam.weight_decay 0 has no effect: .* weight_decay 0.1. To change"),
+        (
+            "adam",
+            {"betas": (0.9, 0.999), "eps": 1e-6},
+            "--actor.adam.betas 0.9 0.95, --actor.adam.eps 1e-08 have no effect: .* has betas 0.9 0.999, eps 1e-06.",
+        ),
+        ("muon", {"lr": 1e-3}, None),
     ],
 )
-def test_a_learning_rate_that_the_checkpoint_overrules_is_told(optim, flag, rates, said):
-    options = SimpleNamespace(optim=optim, adam=SimpleNamespace(lr=flag))
-    sentence = kept_learning_rate(options, SimpleNamespace(base_lrs=rates))
+def test_what_of_adam_the_checkpoint_overrules_is_told(optim, saved, said):
+    options = parse("--actor.optim", optim, "--actor.adam.lr", "1e-6", "--actor.adam.betas", "0.9", "0.95").actor
+    sentence = kept_adam(options, "actor", *adam_of_a_checkpoint(**saved))
     assert sentence is None if said is None else re.match(said, sentence)
+
+
+JOB = "--actor.model_name_or_path a --data.prompt_dataset p --reward.remote_url http://me:SECRET@host:1/get?key=SECRET"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", None),
+        # Where, how fast, how long, and what is told elsewhere.
+        ("--actor.num_gpus_per_node 4 --train.micro_batch_size 2 --train.num_episodes 9 --vllm.num_engines 2", None),
+        ("--ckpt.path new --logger.wandb.run_name new --eval.steps 3 --console compact --look.prompts 2", None),
+        ("--policy_loss stare --entropy.target 0.2 --stare.reweight_w 2 --actor.adam.lr 3", None),
+        ("--reward.remote_url http://you:OTHER@host:1/get?key=OTHER", None),
+        ("--actor.eps_clip_low_high 0.2 0.3", "(actor.eps_clip_low_high None -> [0.2, 0.3]): from here on"),
+        (
+            "--data.prompt_dataset q --train.seed 7",
+            "(train.seed 42 -> 7, data.prompt_dataset p -> q): from here on this job's hold",
+        ),
+        (
+            "--actor.model_name_or_path b",
+            "(actor.model_name_or_path a -> b): from here on this job's hold, but the weights are the checkpoint's "
+            "and not those of --actor.model_name_or_path",
+        ),
+        ("--reward.remote_url http://other/", "(reward.remote_url ['http://host:1/get'] -> ['http://other/'])"),
+        ("--data.input_template 'Q:\n{}'", "(data.input_template None -> Q:\\n{})"),
+    ],
+    ids=lambda value: "" if value is None else value[:40],
+)
+def test_flags_other_than_the_checkpoints_are_told_in_one_line(words, said):
+    saved = training_flags(with_urls(JOB))
+    assert "SECRET" not in str(saved)
+    sentence = other_flags(saved, with_urls(f"{JOB} {words}"))
+    if said is None:
+        assert sentence is None
+    else:
+        assert sentence.startswith(f"The checkpoint was made with other flags {said}") and "\n" not in sentence
+
+
+def with_urls(words: str) -> SimpleNamespace:
+    """The arguments, with the addresses in a list, which OpenRLHF makes of them."""
+    args = parse(*shlex.split(words))
+    args.reward.remote_url = args.reward.remote_url.split(",")
+    return args
+
+
+def test_of_a_checkpoint_from_before_flags_were_kept_and_of_a_newer_flag_nothing_is_said():
+    args = parse(*JOB.split())
+    assert other_flags({}, args) is None
+    saved = training_flags(args)
+    del saved["rollout.top_p"]
+    assert other_flags(saved, args) is None
+
+
+def test_a_checkpoint_has_the_flags_that_it_was_made_with(monkeypatch):
+    saved = []
+    monkeypatch.setattr(policy_actor, "refuse_non_finite", lambda *of: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda *of, **named: None)
+    actor, _ = actor_with({})
+    actor.strategy = SimpleNamespace(args=parse(*JOB.split()), save_ckpt=lambda *of, **named: saved.append(of[5]))
+    actor.disable_ds_ckpt, actor.save_hf_ckpt, actor.actor = False, False, SimpleNamespace(model=None)
+    actor.save_checkpoint("global_step1", {"global_step": 1})
+    assert saved[0]["training_flags"] == training_flags(actor.strategy.args) and saved[0]["global_step"] == 1
 
 
 DISK_FULL = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"  # what torch.save says of one

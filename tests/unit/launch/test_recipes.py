@@ -138,9 +138,13 @@ def test_a_target_and_a_schedule_that_are_given_are_any_method_s():
 def test_a_run_that_is_set_otherwise_has_a_folder_of_its_own():
     sets = [{}, {"BASELINE": "1"}, {"BASELINE": "1", "UPDATES": "4"}, {"SCHEDULE": "pi"}, {"SCHEDULE": "adaptive"}]
     sets += [{"METHOD": "kl_cov"}, {"METHOD": "kl_cov", "UPDATES": "2"}, {"TARGET_ENTROPY": "50%"}, {"LR": "2e-6"}]
+    sets += [{"MODEL": "Qwen/Qwen3-8B"}, {"MODEL": "models/one"}, {"MODEL": "other/one"}, {"SAMPLES": "16"}]
+    sets += [{"DATA": "/a/train.jsonl"}, {"DATA": "/b/train.jsonl"}, {"REWARD": "http://me:SECRET@node:1?key=SECRET"}]
     folders = {arguments(recipe("short_cot_7b"), **variables).ckpt.path for variables in sets}
     assert len(folders) == len(sets)
+    assert all(Path(folder).parents[1] == ROOT / "runs" and "SECRET" not in folder for folder in folders)
     assert arguments(recipe("short_cot_7b"), NODES="1", EPISODES="200").ckpt.path in folders  # it goes on
+    assert f"{ROOT}/runs/short_cot_7b-stare/checkpoints" in folders
 
 
 def test_a_key_is_not_printed_with_the_command():
