@@ -238,9 +238,11 @@ OPENRLHF = (
         "PPOTrainer",
         "openrlhf_stare.rollout.trainer.PPOTrainer",
         "the ranks do not know the step that is logged for a rollout, which the token record needs; the rollouts of "
-        "--critic.freezing_steps are trained on afterwards, all at once",
+        "--critic.freezing_steps are trained on afterwards, all at once; where it does not see the checkpoint it "
+        "starts anew",
         "trainer",
         relies_on=(
+            Theirs("openrlhf.trainer.ppo_trainer", "PPOTrainer.__init__", arguments=("pretrain", "strategy")),
             Theirs(
                 "openrlhf.trainer.ppo_trainer",
                 "BasePPOTrainer.ppo_train",
@@ -255,6 +257,9 @@ OPENRLHF = (
         "openrlhf_stare.rollout.async_trainer.TrainingActor",
         "the same under --train.async_enable",
         "trainer",
+        relies_on=(
+            Theirs("openrlhf.trainer.ppo_trainer_async", "TrainingActor.__init__", arguments=("pretrain", "strategy")),
+        ),
     ),
     Substitution(
         "openrlhf.trainer.ppo_trainer",

@@ -24,6 +24,7 @@ import math
 import os
 import re
 import shutil
+import socket
 import time
 import zipfile
 import zlib
@@ -231,6 +232,23 @@ def refuse_other_ranks(checkpoint: Path, args: SimpleNamespace, model: str) -> N
     if saved and is_stage_3 != (args.ds.zero_stage == 3):
         stage = "ZeRO-3" if is_stage_3 else "ZeRO-1 or -2"
         raise UsageError(f"--ds.zero_stage {args.ds.zero_stage} cannot go on with {checkpoint} of {stage}: {remedy}")
+
+
+def refuse_other_folder(args: SimpleNamespace) -> None:
+    """Refuse, in a process of the job, a `--ckpt.path` that is not the folder in which the driver found a checkpoint.
+
+    OpenRLHF 0.11.2 lets each process look for itself, and start anew where it finds nothing: a job of which only some
+    resume hangs, or trains weights of one step with the prompts and the sampler's weights of another.
+
+    Raises:
+        FileNotFoundError: this machine does not have the checkpoint.
+    """
+    for folder in getattr(args.ckpt, "resume_from", ()):  # which the driver sets
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(
+                f"--ckpt.path {args.ckpt.path} is not the folder that the driver sees: {folder}, from which the job "
+                f"resumes, is not there on {socket.gethostname()}. Put it on a file system that all nodes share"
+            )
 
 
 # ── all checkpoints of a job ──

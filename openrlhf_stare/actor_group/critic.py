@@ -8,6 +8,7 @@ from typing import Any
 import openrlhf.trainer.ray.ppo_critic as ppo_critic
 from openrlhf.trainer.ppo_utils.experience import Experience
 
+from openrlhf_stare.actor_group.checkpoints import refuse_other_folder
 from openrlhf_stare.actor_group.empty_steps import divisible_counts
 from openrlhf_stare.actor_group.saving import full_disk_is_told, kept_adam, refuse_non_finite
 from openrlhf_stare.notices import notice
@@ -34,6 +35,7 @@ class StareCriticActor(CriticModelActor):
     """OpenRLHF's `CriticModelActor`."""
 
     def init_model_from_pretrained(self, strategy: Any, pretrain: str, max_steps: int) -> None:
+        refuse_other_folder(strategy.args)
         super().init_model_from_pretrained(strategy, pretrain, max_steps)
         adam = strategy.args.critic, "critic", self.critic_optim, self.critic_scheduler
         if strategy.args.ckpt.load_enable and (sentence := kept_adam(*adam)) and strategy.is_rank_0():

@@ -13,6 +13,7 @@ import openrlhf.trainer.ray.ppo_actor as ppo_actor
 import ray
 import torch
 
+from openrlhf_stare.actor_group.checkpoints import refuse_other_folder
 from openrlhf_stare.actor_group.fused_head import actor_class
 from openrlhf_stare.actor_group.other_flags import other_flags, training_flags
 from openrlhf_stare.actor_group.policy_trainer import PolicyTrainer
@@ -65,6 +66,7 @@ class StarePolicyActor(PolicyModelActor):
     def init_model_from_pretrained(
         self, strategy: Any, pretrain: str, max_steps: int | None = None, vllm_engines: list | None = None
     ) -> None:
+        refuse_other_folder(strategy.args)
         if vllm_engines:
             # An engine that failed to start would leave rank 0 waiting for it for ever in the weight-sync group.
             ray.get([engine.get_num_unfinished_requests.remote() for engine in vllm_engines])

@@ -35,7 +35,7 @@ def write_settings(args: SimpleNamespace, method: base.Method | None, flags: dic
     arguments = {
         flag: value
         for flag, value in flat(vars(args)).items()
-        if flag.partition(".")[0] not in {*ours, *LEFT_OUT} and value is not None
+        if flag.partition(".")[0] not in {*ours, *LEFT_OUT} and flag != "ckpt.resume_from" and value is not None
     }
     settings = {
         "policy_loss": base.name_of(args.policy_loss),

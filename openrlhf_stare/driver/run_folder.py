@@ -26,7 +26,8 @@ def check(args: SimpleNamespace) -> str | None:
     """Look for checkpoints under `--ckpt.path`.
 
     Args:
-        args: the nested arguments as OpenRLHF's `train` gets them.
+        args: the nested arguments as OpenRLHF's `train` gets them. `args.ckpt.resume_from` becomes the checkpoint to
+            resume from, a folder each of actor and critic, empty if there is none: the job's processes look for it.
 
     Returns:
         With `--ckpt.load_enable`, if there is nothing to resume from, or nothing for the critic, a sentence for the
@@ -47,6 +48,7 @@ def check(args: SimpleNamespace) -> str | None:
 
 
 def _beginning(args: SimpleNamespace) -> str | None:
+    args.ckpt.resume_from = []
     folders = checkpoints.model_folders(args)
     if not args.ckpt.load_enable:
         if tags := checkpoints.finished_tags(folders):
@@ -59,6 +61,7 @@ def _beginning(args: SimpleNamespace) -> str | None:
         return None
     tag, sentence = checkpoints.resume_point(folders)
     if tag is not None:
+        args.ckpt.resume_from = [str(folder / tag) for folder in folders]
         checkpoints.refuse_other_type(folders[0] / tag, args.ds.param_dtype)
         if args.ds.ring_attn_size == args.ds.tensor_parallel_size == 1:
             for folder in folders:

@@ -12,14 +12,19 @@ from typing import Any
 import openrlhf.trainer.ppo_trainer as ppo_trainer
 import ray
 
+from openrlhf_stare.actor_group.checkpoints import refuse_other_folder
 from openrlhf_stare.actor_group.token_record import responses_to_record
 from openrlhf_stare.replacing import plain_class
 
 PlainTrainer: Any = plain_class(ppo_trainer.PPOTrainer)
 
 
-class TellsTheStep(ppo_trainer.BasePPOTrainer):
+class StareTrainer(ppo_trainer.BasePPOTrainer):
     """Mixed into a trainer of OpenRLHF."""
+
+    def __init__(self, pretrain: str, strategy: Any, *others, **named) -> None:
+        refuse_other_folder(strategy.args)
+        super().__init__(pretrain, strategy, *others, **named)
 
     def ppo_train(self, global_steps: int) -> dict:
         if responses_to_record(self.args):
@@ -29,5 +34,5 @@ class TellsTheStep(ppo_trainer.BasePPOTrainer):
         return super().ppo_train(global_steps)
 
 
-class PPOTrainer(TellsTheStep, PlainTrainer):
+class PPOTrainer(StareTrainer, PlainTrainer):
     """OpenRLHF's `PPOTrainer`. It has that name, since Ray puts an actor's before each line that it prints."""

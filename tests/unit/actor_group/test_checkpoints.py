@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import socket
 import sys
 import time
 from pathlib import Path
@@ -280,6 +281,20 @@ def test_the_critic_counts_if_the_job_has_one_that_was_saved(tmp_path):
     (tmp_path / "_critic").mkdir()
     assert folders(critic=None) == ["_actor"]
     assert folders(critic="model") == ["_actor", "_critic"]
+
+
+def test_a_process_that_does_not_see_what_the_driver_found_says_so(folder):
+    args = SimpleNamespace(ckpt=SimpleNamespace(path=str(folder.parent), resume_from=[str(folder / "global_step1")]))
+    with pytest.raises(FileNotFoundError) as caught:
+        checkpoints.refuse_other_folder(args)
+    assert str(caught.value) == (
+        f"--ckpt.path {folder.parent} is not the folder that the driver sees: {folder}/global_step1, from which the "
+        f"job resumes, is not there on {socket.gethostname()}. Put it on a file system that all nodes share"
+    )
+    cut_short(finished(folder / "global_step1"))  # the ranks look for an older one then
+    checkpoints.refuse_other_folder(args)
+    args.ckpt.resume_from = []
+    checkpoints.refuse_other_folder(args)
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,15 @@ def test_a_checkpoint_has_the_flags_that_it_was_made_with(monkeypatch):
     assert saved[0]["training_flags"] == training_flags(actor.strategy.args) and saved[0]["global_step"] == 1
 
 
+@pytest.mark.parametrize("actor_class", [StarePolicyActor, StareCriticActor])
+def test_a_rank_that_does_not_see_the_checkpoint_ends_the_job_before_it_loads_a_model(tmp_path, actor_class):
+    """Without it the others would wait for this one for ever, or the job would start anew in silence."""
+    ckpt = SimpleNamespace(path=str(tmp_path), load_enable=True, resume_from=[str(tmp_path / "_actor/global_step1")])
+    strategy = SimpleNamespace(args=SimpleNamespace(ckpt=ckpt))
+    with pytest.raises(FileNotFoundError, match="Put it on a file system that all nodes share"):
+        actor_class.__new__(actor_class).init_model_from_pretrained(strategy, "model", 1)
+
+
 DISK_FULL = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"  # what torch.save says of one
 
 

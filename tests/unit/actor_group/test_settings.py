@@ -24,6 +24,7 @@ def args_of(tmp_path, words: str) -> SimpleNamespace:
 def test_the_report_reads_what_is_written_and_nothing_secret_is_in_it(tmp_path):
     words = "--policy_loss stare+entropy_bonus --entropy.schedule pi --entropy.target 50% --actor.adam.lr 3e-4"
     args = args_of(tmp_path, words)
+    args.ckpt.resume_from = ["what the driver found, which is no flag"]
     method = base.make(args)
     settings.write_settings(args, method, {"entropy.target": "50%"} | method.flags())
     text = (tmp_path / "logs/run/settings.json").read_text()
@@ -42,6 +43,7 @@ def test_the_report_reads_what_is_written_and_nothing_secret_is_in_it(tmp_path):
         flags={"entropy.target": "50%"} | method.flags(),
         arguments=written["arguments"],
     )
+    assert "ckpt.path" in written["arguments"] and "ckpt.resume_from" not in written["arguments"]
     assert written["arguments"]["actor.adam.lr"] == 3e-4 and written["flags"]["stare.w_max"] == 60
 
 

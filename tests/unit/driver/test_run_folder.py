@@ -61,6 +61,21 @@ def test_a_new_job_in_a_folder_with_checkpoints_of_another_is_refused_with_the_r
     assert run_folder.check(job(tmp_path, resumes=True)) is None
 
 
+def test_the_job_is_told_what_the_driver_found_to_resume_from(tmp_path):
+    def found(**named) -> list[str]:
+        args = job(tmp_path, resumes=True, **named)
+        run_folder.check(args)
+        return args.ckpt.resume_from
+
+    assert found() == []
+    for step in (9, 10):
+        finished(tmp_path / f"_actor/global_step{step}")
+    assert found() == found(critic="model") == [f"{tmp_path}/_actor/global_step10"]
+    finished(tmp_path / "_critic/global_step9")
+    assert found(critic="model") == [f"{tmp_path}/_actor/global_step9", f"{tmp_path}/_critic/global_step9"]
+    assert found(universal=True) == []
+
+
 def test_a_damaged_checkpoint_is_somebody_s_too_and_one_that_was_only_begun_is_not(tmp_path):
     checkpoints.begin(tmp_path / "_actor/global_step1")
     assert run_folder.check(job(tmp_path)) is None

@@ -48,6 +48,15 @@ def test_ours_has_openrlhfs_name_which_ray_puts_before_its_lines(module, name):
     assert ours.__name__ == ours.__qualname__ == name and ours.__module__.startswith("openrlhf_stare.rollout.")
 
 
+@EVERY_TRAINER
+def test_a_trainer_that_does_not_see_the_checkpoint_ends_the_job_before_a_model_is_loaded(module, name, tmp_path):
+    """OpenRLHF's would count steps and prompts from 0, and leave the sampler with the first weights."""
+    ckpt = SimpleNamespace(path=str(tmp_path), load_enable=True, resume_from=[str(tmp_path / "_actor/global_step1")])
+    strategy = SimpleNamespace(args=SimpleNamespace(ckpt=ckpt))
+    with pytest.raises(FileNotFoundError, match="Put it on a file system that all nodes share"):
+        trainer(module, name)("model", strategy)
+
+
 ARRIVED = """
 import pickle, sys
 from openrlhf_stare import worker
@@ -63,7 +72,7 @@ def test_ray_takes_our_method_along_to_the_process(module, name):
     pickled = ray.cloudpickle.dumps(trainer(module, name))
     done = subprocess.run([sys.executable, "-c", ARRIVED], input=pickled, capture_output=True, timeout=300)
     place = trainer(module, name).__module__
-    assert done.stdout.decode().splitlines()[-1:] == [f"{place} {name} TellsTheStep.ppo_train"], done.stderr
+    assert done.stdout.decode().splitlines()[-1:] == [f"{place} {name} StareTrainer.ppo_train"], done.stderr
 
 
 ASYNC = """
