@@ -153,12 +153,38 @@ OPENRLHF = (
                 arguments=("response",),
                 mentions=("reward", "scores", "extra_logs"),
             ),
-            Theirs("openrlhf.trainer.ppo_utils.samples_generator", "SamplesGenerator.generate_samples"),
+            Theirs(
+                "openrlhf.trainer.ppo_utils.samples_generator",
+                "SamplesGenerator.generate_samples",
+                mentions=("_dataloader_iter", "_sample_buffer", "prompts_dataloader", "_generate_vllm"),
+            ),
             Theirs("openrlhf.trainer.ppo_utils.samples_generator", "SamplesGenerator.generate_eval_samples"),
             Theirs(
                 "openrlhf.trainer.ppo_utils.samples_generator",
                 "SamplesGenerator._dispatch_prompts_to_vllm",
                 mentions=("top_p", "n_samples_per_prompt", "min_new_tokens"),
+            ),
+        ),
+    ),
+    Substitution(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "StatefulDataLoader",
+        "openrlhf_stare.rollout.prompt_loader.PromptLoader",
+        "a resume with other prompts goes on in silence, one with too few ends with a StopIteration, and one with "
+        "responses in store leaves out their prompts",
+        "trainer, sampler",
+        relies_on=(
+            Theirs("openrlhf.trainer.ppo_trainer", "prepare_datasets", mentions=("setup_dataloader", "PromptDataset")),
+            Theirs("openrlhf.datasets.prompts_dataset", "PromptDataset.__init__", mentions=("prompts",)),
+            Theirs(
+                "torchdata.stateful_dataloader.stateful_dataloader",
+                "_StatefulSingleProcessDataLoaderIter",
+                mentions=("_num_yielded",),
+            ),
+            Theirs(
+                "torchdata.stateful_dataloader.stateful_dataloader",
+                "_StatefulMultiProcessingDataLoaderIter",
+                mentions=("_snapshot", "_main_snapshot", "_snapshot_step", "_num_workers"),
             ),
         ),
     ),

@@ -13,6 +13,8 @@
   is never sampled and never pushed down: entropy and importance weights are those of a distribution that nobody
   samples from, `vllm_kl` grows by -log(1 - p_end) on each first token, and the saved model may answer with nothing.
   Here `--rollout.min_new_tokens` says how many, in training and in evaluation.
+- With a larger `--rollout.vllm_generate_batch_size` responses wait for the next rollouts. A checkpoint's state of the
+  loader is past their prompts, so that a resumed job leaves them out. Here it is the one of before they were drawn.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ class StareSamplesGenerator(samples_generator.SamplesGenerator):
 
     def generate_samples(self, **generate_kwargs):
         samples, pass_rate, prompts_consumed, exhausted = super().generate_samples(**generate_kwargs)
+        if self._draws_ahead:
+            self.prompts_dataloader.saved = self._before_drawing if self._sample_buffer else None
         _give_all_the_same_figures(samples)
         kept = evenly_dealt(len(samples), self.args)
         if kept < len(samples):
@@ -47,6 +51,18 @@ class StareSamplesGenerator(samples_generator.SamplesGenerator):
         samples = super().generate_eval_samples(**generate_kwargs)
         size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
         return with_finite_rewards(samples, size)
+
+    @property
+    def _draws_ahead(self) -> bool:
+        at_once = getattr(self.args.rollout, "vllm_generate_batch_size", None)  # as OpenRLHF asks for it
+        return bool(at_once) and at_once > self.args.rollout.batch_size
+
+    def _generate_vllm(self, dataloader_iter, *args, **generate_kwargs):
+        # Now that the iterator is there: without one, asking for the state would make one, and change the order.
+        if self._draws_ahead and dataloader_iter is getattr(self, "_dataloader_iter", None):  # and not an evaluation's
+            self.prompts_dataloader.saved = None
+            self._before_drawing = self.prompts_dataloader.state_dict()
+        return super()._generate_vllm(dataloader_iter, *args, **generate_kwargs)
 
     def _dispatch_prompts_to_vllm(self, *prompts, **generate_kwargs) -> list:
         generate_kwargs["min_new_tokens"] = self.args.rollout.min_new_tokens
