@@ -265,10 +265,27 @@ OPENRLHF = (
         "openrlhf_stare.rollout.trainer.PPOTrainer",
         "the ranks do not know the step that is logged for a rollout, which the token record needs; the rollouts of "
         "--critic.freezing_steps are trained on afterwards, all at once; where it does not see the checkpoint it "
-        "starts anew",
+        "starts anew; a resume forgets an adapted KL coefficient and overrules --ckpt.best_metric_key",
         "trainer",
         relies_on=(
             Theirs("openrlhf.trainer.ppo_trainer", "PPOTrainer.__init__", arguments=("pretrain", "strategy")),
+            Theirs(
+                "openrlhf.trainer.ppo_trainer",
+                "BasePPOTrainer.restore_best_checkpoint_state",
+                arguments=("checkpoint_states",),
+                mentions=("best_eval_metric_key", "best_eval_metric_value", "_latest_eval_metric_value"),
+            ),
+            Theirs(
+                "openrlhf.trainer.ppo_trainer",
+                "BasePPOTrainer.save_logs_and_checkpoints",
+                arguments=("global_step", "logs_dict", "client_states"),
+            ),
+            Theirs(
+                "openrlhf.trainer.ppo_trainer",
+                "BasePPOTrainer.save_best_checkpoint",
+                arguments=("eval_metrics", "global_step", "client_states"),
+            ),
+            Theirs("openrlhf.trainer.ppo_utils.kl_controller", "AdaptiveKLController", mentions=("value",)),
             Theirs(
                 "openrlhf.trainer.ppo_trainer",
                 "BasePPOTrainer.ppo_train",

@@ -1,6 +1,7 @@
 """OpenRLHF's trainers, in the places where the table puts ours, and as Ray carries them to their processes."""
 
 import importlib
+import math
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -8,11 +9,15 @@ from types import SimpleNamespace
 import pytest
 import ray
 import ray.cloudpickle
+from flag_parser import parse
 
 from openrlhf_stare import worker
 from openrlhf_stare.replacing import plain_class
 
 worker.install()
+
+from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController  # noqa: E402
+
 TRAINERS = {"openrlhf.trainer.ppo_trainer": "PPOTrainer", "openrlhf.trainer.ppo_trainer_async": "TrainingActor"}
 EVERY_TRAINER = pytest.mark.parametrize(("module", "name"), TRAINERS.items())
 
@@ -55,6 +60,60 @@ def test_a_trainer_that_does_not_see_the_checkpoint_ends_the_job_before_a_model_
     strategy = SimpleNamespace(args=SimpleNamespace(ckpt=ckpt))
     with pytest.raises(FileNotFoundError, match="Put it on a file system that all nodes share"):
         trainer(module, name)("model", strategy)
+
+
+def saving_trainer(module: str, name: str, saved: list, *words: str):
+    """One whose checkpoints' states go to `saved`."""
+    ours = object.__new__(trainer(module, name))
+    ours.args = parse("--ckpt.save_steps", "1", *words)
+    kl = ours.args.algo.kl
+    ours.kl_ctl = AdaptiveKLController(kl.init_coef, kl.target or 1, kl.horizon)
+    ours.best_eval_metric_key, ours.best_eval_metric_value = ours.args.ckpt.best_metric_key, -math.inf
+    ours._latest_eval_metric_value = ours.critic_model_group = ours.wandb_logger = ours.tensorboard_logger = None
+    ours.actor_model_group = SimpleNamespace(async_run_method=lambda **call: saved.append(call["client_states"]))
+    return ours
+
+
+@EVERY_TRAINER
+@pytest.mark.parametrize(
+    ("words", "coefficient"),
+    [("", 0.02), ("--algo.kl.init_coef 0.5", 0.5), ("--algo.kl.target 0", 0.01)],
+    ids=["the same", "the flag wins", "no target"],
+)
+def test_an_adapted_kl_coefficient_goes_on_after_a_resume(module, name, monkeypatch, words, coefficient):
+    monkeypatch.setattr(ray, "get", lambda refs: refs)
+    saved, target = [], ["--algo.kl.target", "6"]
+    first = saving_trainer(module, name, saved, *target)
+    first.kl_ctl.value = 0.02
+    first.save_logs_and_checkpoints(1, {}, {"global_step": 1})
+    first.save_best_checkpoint({"eval_a_pass1": 0.5}, 1, {"global_step": 1})
+    assert [states["global_step"] for states in saved] == [1, 1]
+    for states in (*saved, {"global_step": 1}):  # the last is of before it was kept
+        resumed = saving_trainer(module, name, [], *target, *words.split())
+        resumed.restore_best_checkpoint_state(states)
+        initial = resumed.args.algo.kl.init_coef
+        assert resumed.kl_ctl.value == (coefficient if "kl_coefficient" in states else initial)
+
+
+@EVERY_TRAINER
+@pytest.mark.parametrize(
+    ("saved", "flag", "key", "value"),
+    [
+        ("eval_a_pass1", "", "eval_a_pass1", 0.5),
+        ("eval_a_pass1", "eval_a_pass1", "eval_a_pass1", 0.5),
+        ("eval_a_pass1", "eval_b_pass1", "eval_b_pass1", -math.inf),
+        ("eval_a_pass1", "none", "none", -math.inf),
+        ("none", "", "", -math.inf),
+        ("none", "eval_a_pass1", "eval_a_pass1", -math.inf),
+        ("", "eval_a_pass1", "eval_a_pass1", 0.5),
+    ],
+)
+def test_the_metric_of_the_best_checkpoint_is_the_flags(module, name, saved, flag, key, value):
+    ours = saving_trainer(module, name, [], *(["--ckpt.best_metric_key", flag] if flag else []))
+    states = {"best_eval_metric_key": saved, "best_eval_metric_value": 0.5, "latest_eval_metric_value": 0.4}
+    ours.restore_best_checkpoint_state(states)
+    assert (ours.best_eval_metric_key, ours.best_eval_metric_value) == (key, value)
+    assert ours._latest_eval_metric_value == (0.4 if value == 0.5 else None)
 
 
 ARRIVED = """
