@@ -322,9 +322,15 @@ OPENRLHF = (
         "RolloutRayActor",
         "openrlhf_stare.rollout.engine.StareRolloutActor",
         "of an engine that does not start the job says only that the cause is in another process's log; dynamic "
-        "filtering counts a response without a reward as a wrong one",
+        "filtering counts a response without a reward as a wrong one; an agent that calls sys.exit hangs the job",
         "engines",
-        relies_on=(Theirs("openrlhf.trainer.ray.vllm_engine", "RolloutRayActor.generate_responses"),),
+        relies_on=(
+            Theirs(
+                "openrlhf.trainer.ray.vllm_engine",
+                "RolloutRayActor.generate_responses",
+                mentions=("executor", "execute"),
+            ),
+        ),
     ),
     Substitution(
         "ray._private.services",

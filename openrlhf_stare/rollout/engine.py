@@ -14,7 +14,7 @@ from typing import Any
 import openrlhf.trainer.ray.vllm_engine as vllm_engine
 
 from openrlhf_stare.replacing import plain_class
-from openrlhf_stare.rollout.reward_answers import only_number
+from openrlhf_stare.rollout.reward_answers import exit_is_an_error, only_number
 
 # What begins the traceback of another exception, below a message.
 TRACEBACK = re.compile(r"Traceback |During handling of |The above exception was |\w+ failed to start")
@@ -24,6 +24,8 @@ RolloutRayActor: Any = plain_class(vllm_engine.RolloutRayActor)
 class StareRolloutActor(RolloutRayActor):
     """OpenRLHF's `RolloutRayActor`, which fails with the first error of vLLM's processes."""
 
+    executor: Any
+
     async def __init__(self, *args, **kwargs):
         try:
             await super().__init__(*args, **kwargs)
@@ -32,10 +34,25 @@ class StareRolloutActor(RolloutRayActor):
             if "root cause" not in str(error) or not (cause := first_logged_error(own_log())):
                 raise
             raise RuntimeError(f"vLLM did not start: {cause}") from error
+        self.executor = GuardedExecutor(self.executor)
 
     async def generate_responses(self, *args, **kwargs) -> list[dict]:
         """The responses to one prompt."""
         return scored_by_the_others(await super().generate_responses(*args, **kwargs))
+
+
+class GuardedExecutor:
+    """An executor, perhaps of an agent of the user's own, whose `sys.exit` is an error like any other.
+
+    It would end the event loop of the engine, which never answers again.
+    """
+
+    def __init__(self, executor: Any) -> None:
+        self.executor = executor
+
+    async def execute(self, **request) -> dict:
+        with exit_is_an_error():
+            return await self.executor.execute(**request)
 
 
 def scored_by_the_others(responses: list[dict]) -> list[dict]:

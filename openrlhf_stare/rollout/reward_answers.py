@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,10 +48,17 @@ class WithoutExit:
         self.function = function
 
     def __call__(self, *batch: list) -> object:
-        try:
+        with exit_is_an_error():
             return self.function(*batch)
-        except SystemExit as error:
-            raise RuntimeError(f"sys.exit({error.code!r})").with_traceback(error.__traceback__) from None
+
+
+@contextmanager
+def exit_is_an_error() -> Iterator[None]:
+    """A user's function runs in this context."""
+    try:
+        yield
+    except SystemExit as error:
+        raise RuntimeError(f"sys.exit({error.code!r})").with_traceback(error.__traceback__) from None
 
 
 def as_wanted(answer: object) -> object:

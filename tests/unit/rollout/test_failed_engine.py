@@ -1,5 +1,6 @@
 """The error of vLLM's own processes, which the engine's actor finds in its log."""
 
+import asyncio
 import math
 import os
 import threading
@@ -11,7 +12,14 @@ from openrlhf_stare import worker
 
 worker.install()
 
-from openrlhf_stare.rollout.engine import first_logged_error, own_log, scored_by_the_others  # noqa: E402
+import openrlhf.trainer.ray.vllm_engine as vllm_engine  # noqa: E402
+
+from openrlhf_stare.rollout.engine import (  # noqa: E402
+    StareRolloutActor,
+    first_logged_error,
+    own_log,
+    scored_by_the_others,
+)
 
 LOG = """\
 INFO 11-22 10:00:00 [utils.py:1] starting
@@ -91,3 +99,39 @@ def test_a_group_is_filtered_by_the_scores_of_those_that_have_a_reward():
     assert scored_by_the_others(mixed)[2]["scores"] == 0.5
     unscored = [{"reward": 1.0}, {"reward": None}]  # OpenRLHF filters none then
     assert scored_by_the_others(unscored) == unscored and scored_by_the_others(right) == right
+
+
+AGENT = """
+import sys
+from openrlhf.utils.agent import AgentExecutorBase
+
+class AgentExecutor(AgentExecutorBase):
+    async def execute(self, prompt, label, **others):
+        label == "none" and sys.exit("no label")
+        return {"prompt": prompt, "reward": 1.0, "scores": 1.0}
+"""
+
+
+def test_an_agent_that_exits_is_an_error_of_its_prompt_and_the_engine_goes_on(tmp_path, monkeypatch):
+    """It ended the event loop of the engine, for whose answers the job waited for ever."""
+
+    class Llm:
+        """In the place of vLLM."""
+
+        async def is_sleeping(self) -> bool:
+            return False
+
+    (tmp_path / "agent.py").write_text(AGENT)
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setattr(vllm_engine.vllm.AsyncLLMEngine, "from_engine_args", lambda of: Llm())
+    monkeypatch.setattr(vllm_engine.vllm, "AsyncEngineArgs", lambda **named: named)
+
+    async def answers() -> list:
+        engine = object.__new__(StareRolloutActor)
+        await engine.__init__(agent_func_path=str(tmp_path / "agent.py"), num_gpus=0)
+        asked = [engine.generate_responses("1+1=", label, None, 8, None) for label in ("none", "2")]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    error, [response] = asyncio.run(answers())
+    assert isinstance(error, RuntimeError) and str(error) == "sys.exit('no label')"
+    assert response["reward"] == 1.0
