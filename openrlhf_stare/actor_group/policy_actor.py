@@ -30,7 +30,7 @@ from openrlhf_stare.actor_group.token_record import TokenRecord, record_folder, 
 from openrlhf_stare.algorithms.control import STUCK_ROLLOUTS, EntropyController, EntropyOutOfRange
 from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.algorithms.draw import places_of
-from openrlhf_stare.algorithms.verdict import BAND
+from openrlhf_stare.algorithms.verdict import AUTHORITY, BAND, EFFORT, ENTROPY, GATE, TARGET
 from openrlhf_stare.methods import base
 from openrlhf_stare.notices import ENGINES_READY, notice
 from openrlhf_stare.replacing import plain_class, replaced
@@ -70,7 +70,8 @@ class StarePolicyActor(PolicyModelActor):
         if vllm_engines:
             # An engine that failed to start would leave rank 0 waiting for it for ever in the weight-sync group.
             ray.get([engine.get_num_unfinished_requests.remote() for engine in vllm_engines])
-            notice(ENGINES_READY)
+            if self._rank == 0:
+                notice(ENGINES_READY)
         args, self.part = strategy.args, base.name_of(strategy.args.policy_loss)
         trainer = TargetTrainer if args.policy_loss == "tpo" else PolicyTrainer
         with replaced(TRAINER, trainer), replaced(ACTOR, actor_class(args)):
@@ -147,7 +148,7 @@ class StarePolicyActor(PolicyModelActor):
         """
         tokens = self._buffered_tokens()
         entropy, authority = self._batch_entropy(tokens)
-        figures = {"entropy/mean": entropy, "entropy/authority": authority}
+        figures = {ENTROPY: entropy, AUTHORITY: authority}
         controller, is_first = self.controller, self.controller.first_entropy is None
         strengths = controller.update(entropy)
         if is_first and (sentence := controller.percentages):
@@ -159,9 +160,9 @@ class StarePolicyActor(PolicyModelActor):
         if not math.isfinite(entropy):
             self._notice(f"The batch entropy is {entropy}: gate and strengths stay as they are")
         figures |= {
-            "entropy/target": controller.target,
-            "entropy/gate_on": float(controller.gate_on),
-            "entropy/effort": controller.effort,
+            TARGET: controller.target,
+            GATE: float(controller.gate_on),
+            EFFORT: controller.effort,
         }
         figures |= {self.loss.method.figure(name): value for name, value in controller.values.items()}
         figures |= self.loss.open_rollout(tokens, strengths)
@@ -282,31 +283,24 @@ class StarePolicyActor(PolicyModelActor):
         """Take the controller's state from the checkpoint that OpenRLHF has loaded, as far as the flags allow."""
         if not checkpoint:
             return
-        state, flags = checkpoint.get("entropy"), self._flags()
+        state, flags, method = checkpoint.get("entropy"), self._flags(), self.loss and self.loss.method
         if state is None:
-            if self.loss:
+            if method:
                 self._notice("The checkpoint has no state of the entropy's controller, which starts fresh")
             return
         saved = state["flags"]
         differing = [flag for flag, value in flags.items() if saved.get(flag, value) != value]
-        if not self.loss:
-            # All that counts then are the rollouts below --entropy.stop_below.
-            if state["method"] == self.part:
-                self._load_controller(state, differing)
-            else:
-                self.controller.follow(state["controller"])
-            return
         # What the strengths start from, or how they move: the saved values would not be what the flags ask for.
-        names = {strength.name for strength in self.loss.method.strengths}
-        starts = {self.loss.method.figure(name).replace("/", ".") for name in names}
+        names = {strength.name for strength in method.strengths} if method else set()
+        starts = {method.figure(name).replace("/", ".") for name in names}
         fresh = (
             state["method"] != self.part
             or state["controller"]["values"].keys() != names  # STARE has another one under C2
             or not {"entropy.schedule", *starts}.isdisjoint(differing)
         )
-        if state["method"] != self.part:
+        if method and state["method"] != self.part:
             self._notice(f"The checkpoint was made with {state['method']}: the controller starts fresh")
-        elif differing:
+        elif method and differing:
             changes = ", ".join(f"{flag} {saved[flag]} -> {flags[flag]}" for flag in differing)
             start = "starts fresh" if fresh else "goes on from the checkpoint"
             self._notice(f"The flags win where the checkpoint differs ({changes}); the controller {start}")

@@ -9,12 +9,14 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import ray
 import torch
 from flag_parser import parse
 from safetensors import SafetensorError
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_stare import EntropyControl, EntropyController, StareOptions, worker
+from openrlhf_stare.notices import ENGINES_READY
 
 worker.install()
 
@@ -174,6 +176,18 @@ def test_a_rank_that_does_not_see_the_checkpoint_ends_the_job_before_it_loads_a_
     strategy = SimpleNamespace(args=SimpleNamespace(ckpt=ckpt))
     with pytest.raises(FileNotFoundError, match="Put it on a file system that all nodes share"):
         actor_class.__new__(actor_class).init_model_from_pretrained(strategy, "model", 1)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_says_that_the_engines_are_ready(monkeypatch, capsys, rank):
+    monkeypatch.setattr(ray, "get", lambda refs: refs)
+    engine = SimpleNamespace(get_num_unfinished_requests=SimpleNamespace(remote=lambda: 0))
+    actor = StarePolicyActor.__new__(StarePolicyActor)
+    actor._rank = rank
+    with pytest.raises(AttributeError, match="policy_loss"):  # after it: the arguments are none of a whole job
+        args = SimpleNamespace(ckpt=SimpleNamespace())
+        actor.init_model_from_pretrained(SimpleNamespace(args=args), "model", 1, [engine])
+    assert (ENGINES_READY in capsys.readouterr().err) == (rank == 0)
 
 
 DISK_FULL = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"  # what torch.save says of one
