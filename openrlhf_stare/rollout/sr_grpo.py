@@ -1,4 +1,7 @@
-"""SR-GRPO, soft-reward GRPO: one advantage for all responses of a prompt, a soft maximum of their rewards."""
+"""SR-GRPO, soft-reward GRPO: one advantage for all responses of a prompt, a soft maximum of their rewards.
+
+It has no paper that we know of; formula and defaults are those of the code at github.com/KAIST-AILab/SR-GRPO.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from torch import Tensor
 from openrlhf_stare.algorithms.groups import group_statistics
 from openrlhf_stare.options import Options, option
 
-EPSILON = 1e-5  # beside the std, which is 0 in a group of equal rewards; the source code's
+EPSILON = 1e-5  # beside the std, which is 0 in a group of equal rewards; that code's
 
 
 @dataclass(frozen=True)
