@@ -127,9 +127,9 @@ def engine_of_gpus() -> Iterator[Finding]:
         return
     if (version := _version("vllm")) and "cpu" not in version:
         yield Finding(
-            "torch",
-            f"sees no GPU on this machine, and vLLM {version} is the one for GPUs",
-            "look at CUDA_VISIBLE_DEVICES and the driver, or run launch/install.sh for jobs without a GPU",
+            f"vLLM {version}",
+            f"is the one for GPUs, and this job has none: torch sees none here, or {CPU_VARIABLE} is 1",
+            "look at CUDA_VISIBLE_DEVICES and the driver, or install for the CPU in a clone of its own",
         )
 
 
