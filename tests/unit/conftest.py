@@ -20,7 +20,7 @@ def tiny_task(tmp_path_factory) -> dict[str, str]:
     tokenizer = small_model.make_tokenizer(task.TASK.vocabulary)
     tokenizer.save_pretrained(folder / "model")
     small_model.make_model(tokenizer, seed=0).config.save_pretrained(folder / "model")
-    (folder / "prompts.jsonl").write_text(json.dumps({"input": "12=", "label": "12"}) + "\n")
+    (folder / "prompts.jsonl").write_text((json.dumps({"input": "12=", "label": "12"}) + "\n") * 16)
     return {
         "MODEL": str(folder / "model"),
         "DATA": str(folder / "prompts.jsonl"),

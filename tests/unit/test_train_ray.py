@@ -81,11 +81,15 @@ def test_a_hub_that_does_not_answer_is_asked_once(refusal, monkeypatch):
             {},
             "--rollout.batch",
         ),
-        ("--actor.num_gpus_per_node 64 --train.batch_size 1024", {}, "the 65 GPUs of the job would be 65 processes"),
+        (
+            "--actor.num_gpus_per_node 64 --train.batch_size 1024 --no_checks",
+            {},
+            "the 65 GPUs of the job would be 65 processes",
+        ),
         # OpenRLHF's defaults: eight ranks of a critic, too.
         (
             "--advantage_estimator gae --actor.num_gpus_per_node 256 --rollout.batch_size 4096 "
-            "--train.batch_size 4096",
+            "--train.batch_size 4096 --no_checks",
             {},
             "the 265 GPUs",
         ),

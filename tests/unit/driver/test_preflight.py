@@ -38,7 +38,7 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
         ),
         algo=SimpleNamespace(advantage=SimpleNamespace(estimator="group_norm"), kl=SimpleNamespace(init_coef=0.0)),
         ckpt=SimpleNamespace(
-            path=str(tmp_path / "a/b/checkpoints"), output_dir=str(tmp_path / "model"), load_enable=False
+            path=str(tmp_path / "a/b/checkpoints"), output_dir=str(tmp_path / "trained"), load_enable=False
         ),
         critic=SimpleNamespace(model_name_or_path=None, num_nodes=1, num_gpus_per_node=2),
         data=SimpleNamespace(
