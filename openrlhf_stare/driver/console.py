@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 PHASES = ("checks", "Ray", "engines", "models", "first step")
 PHASES_OF_A_LOOK = ("checks", "Ray", "engines", "answers")
 LAST_LINES = 20  # of the process that failed
-LINE_WIDTH = 300  # of those; OpenRLHF prints lines of some thousand characters
+LINE_WIDTH = 300  # of lines that are not ours; OpenRLHF prints some of some thousand characters
 ERRORS_SHOWN = 5  # lines of the level ERROR; what follows is in the file
 READ_SECONDS = 0.2
 # Ray's log monitor looks into the workers' files in turns, each a few tenths of a second after the other.
@@ -262,7 +262,7 @@ class Console:
             else:
                 self._show_once(notice, re.sub(r"\d[\d.e-]*", "0", notice), 1)
         elif LOGGED_ERROR.match(drawn):
-            self._show_once(drawn, "ERROR", ERRORS_SHOWN)
+            self._show_once(drawn[:LINE_WIDTH], "ERROR", ERRORS_SHOWN)
 
     @staticmethod
     def _remember(line: str, lines: deque[str], is_bar: bool) -> None:
@@ -274,7 +274,7 @@ class Console:
     def _show_once(self, line: str, kind: str, limit: int) -> None:
         self.noticed[kind] += 1
         if self.noticed[kind] <= limit:
-            self.screen.show(line[:LINE_WIDTH])
+            self.screen.show(line)
 
     def driver_error(self) -> str:
         """What the driver wrote from its last `train_ray: error:` on; "" if it wrote none."""

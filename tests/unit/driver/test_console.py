@@ -186,6 +186,18 @@ def test_what_is_told_twice_stands_at_the_end_too(tmp_path):
     assert job.out.splitlines()[-2].startswith("done in") and "openrlhf-stare: no checkpoint in x" in job.file
 
 
+def test_a_line_of_ours_is_shown_whole_and_an_error_of_others_is_cut(tmp_path):
+    job = Run(
+        """
+console.start_job(args)
+print("(StarePolicyActor pid=7) openrlhf-stare: " + "flag, " * 200 + "the end")
+print("(RolloutRayActor pid=8) ERROR 11-28 09:00:00 [core.py:1] " + "word, " * 200 + "the last")
+""",
+        tmp_path,
+    )
+    assert "the end" in job.out and "word," in job.out and "the last" not in job.out and "the last" in job.file
+
+
 @pytest.mark.parametrize(
     "flags", [("--console=compact",), ("--consol", "compact"), ("--console=full", "--con=compact")]
 )
