@@ -341,6 +341,14 @@ OPENRLHF = (
         during="ray.init",
     ),
     Substitution(
+        "ray._private.utils",
+        "set_sigterm_handler",
+        "openrlhf_stare.driver.signals.keep_listening",
+        "SIGTERM ends a job whose Ray is starting with another status and without a sentence",
+        "driver",
+        during="ray.init",
+    ),
+    Substitution(
         "openrlhf.trainer.ray.launcher",
         "BaseDistributedActor._get_free_port",
         "openrlhf_stare.rollout.ports.held_port",

@@ -20,6 +20,7 @@ CONNECT_SECONDS = 10
 # Of a Ray that the job starts for itself, which nobody else is to reach: its servers then listen there only.
 ON_LOOPBACK = {"_node_ip_address": "127.0.0.1"}
 RESOLVE = "ray._private.services.resolve_ip_for_localhost"
+LISTEN_TO_SIGTERM = "ray._private.utils.set_sigterm_handler"
 
 
 def start(
@@ -57,14 +58,13 @@ def start(
         # On a node without our package it would end every worker, before one could say what is missing.
         runtime_env.pop("worker_process_setup_hook", None)
     try:
-        with replaced(RESOLVE, as_it_is):
+        with replaced(RESOLVE, as_it_is), replaced(LISTEN_TO_SIGTERM, signals.keep_listening):
             context = init(runtime_env=runtime_env, **others)
     except RuntimeError as error:
         if "ersion mismatch" not in str(error):
             raise
         said = " ".join(str(error).split())
         raise UsageError(f"the Ray at {address} is another one ({said}): install the same on all nodes") from None
-    signals.listen_to_sigterm()
     if not args.preflight:  # which has a row for it
         from openrlhf_stare.driver import scaling  # imports Ray
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from openrlhf_stare.driver.console import ERROR
 
 TERMINATED = 128 + signal.SIGTERM
-_terminated = False
+_terminated = _interrupted = False
 
 
 def listen_to_sigterm() -> None:
-    """Have SIGTERM end what goes on as Ctrl-C does: only KeyboardInterrupt breaks Ray's waits.
-
-    Ray sets a handler of its own when it starts, after which this is called again.
-    """
+    """Have SIGTERM end what goes on as Ctrl-C does: only KeyboardInterrupt breaks Ray's waits."""
     signal.signal(signal.SIGTERM, _terminate)
+
+
+def keep_listening(handler: Callable) -> None:
+    """In the place of what sets Ray's handlers of SIGTERM when it starts, so that ours stays. What they do besides
+    ending the process, Ray also does at its exit."""
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -36,6 +40,8 @@ def told() -> Iterator[None]:
         SystemExit: with status 143 after SIGTERM.
         KeyboardInterrupt: after Ctrl-C, whose traceback Python then does not print.
     """
+    global _interrupted
+    atexit.register(_end_of_sigint)  # before all others, so that it runs behind them
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as it was while the modules were imported
         signal.signal(signal.SIGINT, signal.default_int_handler)
     listen_to_sigterm()
@@ -45,5 +51,14 @@ def told() -> Iterator[None]:
         if _terminated:
             print(f"{ERROR} ended by SIGTERM", file=sys.stderr, flush=True)
             sys.exit(TERMINATED)
+        _interrupted = True
         sys.excepthook = lambda *_: print("train_ray: interrupted", file=sys.stderr, flush=True)
         raise
+
+
+def _end_of_sigint() -> None:
+    """Python ends so after KeyboardInterrupt itself, unless something runs Python code at its exit (then with 1)."""
+    if _interrupted:
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)

@@ -121,6 +121,19 @@ def test_a_signal_during_the_checks_ends_them_with_a_sentence(job, tmp_path, con
     assert process.returncode == status and said.splitlines()[-1] == last and "Traceback" not in said
 
 
+def test_ctrl_c_has_its_status_whatever_runs_at_the_exit():
+    code = """
+import atexit, ctypes
+from openrlhf_stare.driver import signals
+with signals.told():
+    # Python forgets here that it was interrupted.
+    atexit.register(lambda: ctypes.pythonapi.PyRun_SimpleString(b"print('cleaned up')"))
+    raise KeyboardInterrupt
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (-2, "cleaned up\n", "train_ray: interrupted\n")
+
+
 @pytest.mark.parametrize("seconds", [0, 0.3, 0.6, 1.0, 1.5])
 def test_ctrl_c_while_modules_are_imported_gives_no_traceback(job, seconds):
     with started(*job) as process:

@@ -1,6 +1,7 @@
 """The Ray that a job joins, and the settings that it gives to all its processes."""
 
 import json
+import signal
 import socket
 from types import SimpleNamespace
 
@@ -179,12 +180,22 @@ def test_an_address_of_another_kind_is_refused(monkeypatch, address, said):
     assert found == [] if said is None else found[0].startswith(f"RAY_ADDRESS {address} {said}")
 
 
+def test_sigterm_stays_ours_while_ray_starts(monkeypatch):
+    import ray._private.utils
+
+    monkeypatch.setattr(cluster, "running_cluster", lambda: "10.0.0.1:6379")
+    monkeypatch.setattr(cluster, "check_that_it_answers", lambda address: None)
+    before = signal.getsignal(signal.SIGTERM)
+    init = lambda **settings: ray._private.utils.set_sigterm_handler(lambda number, frame: None)  # noqa: E731
+    cluster.start(init, SimpleNamespace(preflight=True), {})
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 @pytest.mark.parametrize("running", [None, "10.0.0.1:6379"])
 def test_only_a_ray_of_the_jobs_own_is_told_to_listen_on_loopback(monkeypatch, running):
     monkeypatch.setattr(cluster, "running_cluster", lambda: running)
     monkeypatch.setattr(cluster, "check_that_it_answers", lambda address: None)
     monkeypatch.setattr(cluster.resources, "required", lambda args: cluster.resources.Needs(1, 2, ()))
-    monkeypatch.setattr(cluster.signals, "listen_to_sigterm", lambda: None)
     given: dict = {}
     cluster.start(lambda **settings: given.update(settings), SimpleNamespace(preflight=True), {})
     assert given.get("_node_ip_address") == (None if running else "127.0.0.1")
