@@ -113,8 +113,11 @@ def with_finite_rewards(samples: list, samples_per_prompt: int) -> list:
 
 
 def _give_all_the_same_figures(samples: list) -> None:
-    """OpenRLHF puts the figures that a reward function returns together by their names."""
-    names = {name for sample in samples for name in sample.info}
+    """Every figure that a reward function returned, for all samples and in one order.
+
+    OpenRLHF puts them together by their names and then adds up those of the ranks one after the other: in another
+    order one rank's figure would be added to another figure of the next.
+    """
+    names = list(dict.fromkeys(name for sample in samples for name in sample.info))
     for sample in samples:
-        for name in names - sample.info.keys():
-            sample.info[name] = torch.tensor([math.nan])
+        sample.info = {name: sample.info.get(name, torch.tensor([math.nan])) for name in names}

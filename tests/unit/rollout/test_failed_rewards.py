@@ -124,9 +124,9 @@ def test_an_evaluation_without_any_reward_has_no_figures(generator, monkeypatch)
 def test_all_responses_of_a_rollout_have_the_same_figures(generator):
     made = [
         generator._process_response_into_experience(each, max_len=8)
-        for each in (response(None), response(1.0, odd=1.0))
+        for each in (response(None, even=0.0), response(1.0, odd=1.0, even=0.0, third=3.0))
     ]
     generator._sample_buffer, generator._dataloader_iter = made, None
     samples, *_ = generator.generate_samples()
-    assert samples[0].info.keys() == samples[1].info.keys()
+    assert list(samples[0].info) == list(samples[1].info)
     assert samples[0].info["odd"].isnan().all() and samples[1].info["odd"].tolist() == [1]
