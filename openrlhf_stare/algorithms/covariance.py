@@ -6,6 +6,7 @@ one token adds to it. The means are over all action tokens of a rollout on all r
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import NamedTuple
 
 import torch
@@ -45,4 +46,5 @@ def token_covariance(log_probs: Tensor, advantages: Tensor, means: PooledMeans) 
 
 def share_count(n: int, share: float) -> int:
     """How many of `n` tokens a share means: its whole part, at least one; none of none, and none for share 0."""
-    return min(n, max(1, int(share * n))) if share > 0 else 0
+    # A product of floats can fall just short of a whole number: 0.29 * 100 does.
+    return min(n, max(1, int(Fraction(str(share)) * n))) if share > 0 else 0

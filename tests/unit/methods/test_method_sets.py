@@ -52,6 +52,7 @@ def test_a_mean_is_not_lost_in_float32():
 def test_how_many_tokens_a_share_means():
     assert [share_count(n, 0.002) for n in (0, 1, 499, 999, 1000, 1500)] == [0, 1, 1, 1, 2, 3]
     assert [share_count(10, share) for share in (0.0, 1e-9, 0.19, 1.0)] == [0, 1, 1, 10]
+    assert share_count(100, 0.29) == 29  # 0.29 * 100 is 28.999999999999996
 
 
 def test_kl_cov_holds_the_tokens_of_largest_covariance_with_all_ties():
