@@ -2,9 +2,9 @@
 
 - OpenRLHF 0.11.2 does not look whether rewards are finite: one NaN makes the advantages of its whole group NaN, or of
   the whole rollout where advantages are whitened, and the next optimizer step makes every parameter NaN. Here a
-  response whose reward or advantage is not finite is left out of training. It stays where it is, so that the ranks'
-  shares stay even, with an empty `action_mask`. The others get what they would get if it were not there.
-  `entropy/nonfinite_tokens` counts the tokens left out.
+  response whose reward, KL estimate, value or advantage is not finite is left out of training. It stays where it is,
+  so that the ranks' shares stay even, with an empty `action_mask`. The others get what they would get if it were not
+  there. `entropy/nonfinite_tokens` counts the tokens left out.
 - The estimators that subtract a mean of the group leave its rounding in a group of equal rewards, which a method would
   take for advantages (STARE's T⁺ and T⁻ would fill with noise), and `group_norm` divides it by a std that is as small.
   Here they are exactly 0 under a method.
@@ -56,7 +56,12 @@ class StareExperienceMaker(experience_maker.RemoteExperienceMaker):
         masks = [experience.action_mask for experience in experiences]
         lost = [~torch.isfinite(experience.rewards.float()) for experience in experiences]
         self.reward_watch.count(int(torch.cat(lost).sum()), sum(map(len, lost)))
+        of_tokens = ["kl"] + ["values"] * (self.advantage_estimator == "gae")
         for experience, rows in zip(experiences, lost, strict=True):
+            for name in of_tokens:
+                values = getattr(experience, name)
+                rows |= (~torch.isfinite(values) & experience.action_mask.bool()).any(dim=-1)
+                setattr(experience, name, values.masked_fill(rows.unsqueeze(-1), 0))
             experience.action_mask = experience.action_mask.masked_fill(rows.unsqueeze(-1), 0)
             experience.rewards = experience.rewards.masked_fill(rows, 0)
         shaped = ShapedRewards(self, experiences, lost)
@@ -171,7 +176,7 @@ def _leave_out(experiences: list[Experience], masks: list[Tensor], lost: list[Te
 
     Args:
         masks: the action masks with all responses.
-        lost: those whose reward is not finite.
+        lost: those whose reward is not finite, or what their advantage is made from.
     """
     tokens = 0
     for experience, mask, rows in zip(experiences, masks, lost, strict=True):
@@ -186,8 +191,8 @@ def _leave_out(experiences: list[Experience], masks: list[Tensor], lost: list[Te
     left_out, responses = int(torch.cat(lost).sum()), sum(map(len, lost))
     if left_out == responses:
         raise RuntimeError(
-            f"None of the {responses} responses of this rollout has a finite reward and advantage: "
-            "check the reward function"
+            f"None of the {responses} responses of this rollout has a finite reward and advantage: check the reward "
+            "function and, if the rewards are finite, the log-probs of policy and reference model, and the critic"
         )
     if left_out:
         _leave_out_of_means(experiences, lost)

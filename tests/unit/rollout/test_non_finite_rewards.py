@@ -7,6 +7,7 @@ import torch
 from advantage_step import (
     EVERY_ESTIMATOR,
     EVERY_OPTION,
+    GROUPED,
     INF,
     NAN,
     PROMPTS,
@@ -147,6 +148,18 @@ def test_a_non_finite_advantage_of_finite_rewards_is_left_out_too(guarded):
     _, without = estimate(guarded, make_rollout({4: NAN, 5: NAN, 6: NAN, 7: NAN}), "group_norm")
     for others in (slice(0, 4), slice(8, 12)):
         torch.testing.assert_close(ours["advantages"][others], without["advantages"][others])
+
+
+@pytest.mark.parametrize(
+    "estimator, name", [*((estimator, "kl") for estimator in GROUPED + UNGROUPED), ("gae", "values")]
+)
+def test_a_response_whose_kl_or_value_is_not_finite_is_left_out_as_one_without_a_reward(guarded, estimator, name):
+    rollout = make_rollout()
+    rollout[name][5, 1] = NAN  # an action token
+    _, ours = estimate(guarded, rollout, estimator)
+    _, without = estimate(guarded, make_rollout({5: NAN}), estimator)
+    assert torch.equal(ours["advantages"], without["advantages"])
+    assert_lost(ours, rollout, [5])
 
 
 @EVERY_ESTIMATOR
