@@ -9,6 +9,7 @@ Both parts are corrected (importance sampling) and averaged as the user's flags 
 - weighs a token: every surrogate of OpenRLHF is proportional to the advantage (for weights above 0);
 - drops a token by the weight 0: its loss and gradient are 0, and it still counts in the mean;
 - replaces a token's loss by the weight 0 and the new loss as its penalty.
+These two are of the ppo surrogate: under gspo a token of weight 0 still acts through the ratio of its response.
 It can also set the coefficient of OpenRLHF's entropy bonus and the clip range of its surrogate.
 
 A method with one line of arithmetic:
@@ -300,6 +301,8 @@ def options_of(method: type[Method], args: SimpleNamespace) -> Any:
 
 def is_idle(method: Method, args: SimpleNamespace) -> bool:
     """Whether a method never acts: it acts from the second optimizer step on a rollout on, and there is one."""
+    if args.actor.policy_loss_type == "gspo" and args.algo.advantage.is_correction_level != "off":
+        return False  # there OpenRLHF's ratio is to the policy that sampled, so that the first step clips already
     return not method.acts_in_first_step and steps_of_a_rollout(args) <= 1 and args.train.max_epochs == 1
 
 

@@ -16,12 +16,15 @@ Ours differs from the published code (PRIME-RL/Entropy-Mechanism-of-RL, verl/tra
 - log r is limited to -20 and 20, as everywhere in OpenRLHF.
 
 It does nothing in the first optimizer step after a rollout: there r = 1, and |log r| has the gradient 0. So it needs
-several steps on a rollout. It does nothing either where all advantages are 0.
+several steps on a rollout. It does nothing either where all advantages are 0. Under the gspo surrogate, where a
+token's own loss cannot be taken away, it must not be used: the new loss would come on top, and push the k twice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -33,6 +36,7 @@ from openrlhf_stare.algorithms.distributed import all_reduce_sums
 from openrlhf_stare.algorithms.selection import kth_largest
 from openrlhf_stare.methods.base import Method, Tokens
 from openrlhf_stare.options import Options, option
+from openrlhf_stare.rules import Finding
 
 
 @dataclass(frozen=True)
@@ -74,3 +78,12 @@ class KlCov(Method):
         log_ratio = (log_probs - tokens.log_probs).clamp(min=-20.0, max=20.0)
         loss = self.coefficient * log_ratio.abs() - tokens.advantages * log_ratio.exp()
         return torch.where(self._held(tokens), loss, 0.0)
+
+    def cannot_go_with(self, args: SimpleNamespace) -> Iterator[Finding]:
+        if args.actor.policy_loss_type == "gspo":
+            yield Finding(
+                "--actor.policy_loss_type gspo",
+                f"does not go with --policy_loss {args.policy_loss}, since it has one ratio per response, out of "
+                "which no token can be taken to be held back",
+                "use ppo",
+            )

@@ -68,6 +68,13 @@ def test_a_disk_that_cannot_be_written_to_costs_the_file_alone(tmp_path, capsys)
         ("--policy_loss clip_higher --train.batch_size 128 --train.max_epochs 2", False),
         ("--policy_loss stare --train.batch_size 128", False),
         ("--policy_loss clip_higher+stare --train.batch_size 128", False),
+        ("--policy_loss clip_higher --train.batch_size 128 --actor.policy_loss_type gspo", True),
+        # There the ratio is to the policy that sampled.
+        (
+            "--policy_loss clip_higher --train.batch_size 128 --actor.policy_loss_type gspo "
+            "--algo.advantage.is_correction_level seq",
+            False,
+        ),
         ("--policy_loss clip_higher+kl_cov --train.batch_size 128", True),
         # Half the prompts at once make rollouts of half the size.
         ("--policy_loss kl_cov --rollout.vllm_generate_batch_size 8 --train.batch_size 64", True),

@@ -101,6 +101,7 @@ def refusal(*words: str) -> str:
         ("--policy_loss", "stare+stare", "name each once", ""),
         ("--actor.entropy_coef", "0.01", "--entropy_bonus.coefficient", "--policy_loss stare+entropy_bonus"),
         ("--actor.policy_loss_type", "gspo", "use ppo", "--policy_loss stare+ce_gppo"),
+        ("--actor.policy_loss_type", "gspo", "use ppo", "--policy_loss stare+kl_cov"),
         ("--stare.reweight_w", "2.0", "another bound", "--entropy.schedule adaptive --policy_loss repo+stare"),
         ("--clip_higher.eps_high", "0.28", "lower the second", "--policy_loss clip_higher --actor.eps_clip 0.4"),
         (
