@@ -21,7 +21,7 @@ def places_of(rows: Sequence[int], length: int) -> Tensor:
     Returns:
         (B, A) int64.
     """
-    return (torch.tensor(rows, dtype=torch.int64)[:, None] << 32) + torch.arange(length)
+    return (torch.tensor(rows, dtype=torch.int64).unsqueeze(1) << 32) + torch.arange(length)
 
 
 @torch.no_grad()

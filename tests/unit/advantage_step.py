@@ -105,6 +105,7 @@ def estimate(
     tau=0.5,
     no_std_norm=False,
     clip_range=None,
+    stop_after=10,
     **reward,
 ):
     """Run the module's advantage step on the responses, in micro-batches of `sizes` and in the given order.
@@ -119,6 +120,7 @@ def estimate(
         reward=SimpleNamespace(clip_range=clip_range, **reward),
         policy_loss=policy_loss,
         sr_grpo=SimpleNamespace(tau=tau),
+        failed_rewards=SimpleNamespace(stop_after=stop_after),
     )
     groups = dict.fromkeys(("actor_model_group", "critic_model_group", "reward_model_group", "initial_model_group"))
     maker = module.RemoteExperienceMaker(

@@ -147,6 +147,16 @@ def test_sizes_of_which_no_step_is_ever_made_are_refused(sizes, micro_batch, dyn
         refuse(dealing.no_step(args))
 
 
+def test_dynamic_batches_make_their_steps_of_what_is_sampled_at_once():
+    args = arguments(2, 2, 4, 16, 64, at_once=4)  # rollouts of 16 responses
+    args.train.dynamic_batch_enable = True
+    with pytest.raises(UsageError, match="--train.batch_size 64 leaves nothing to train on"):
+        refuse(dealing.no_step(args))
+    args.train.batch_size = 8
+    refuse(dealing.no_step(args))
+    assert dealing.steps_of_a_rollout(args) == 2 and not list(dealing.unfilled_steps(args))
+
+
 def test_the_remedies_lead_to_whole_optimizer_steps():
     """Whatever the sizes are, the flags that a sentence names are a job about which nothing is said."""
     followed = 0

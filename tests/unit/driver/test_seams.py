@@ -5,7 +5,6 @@ import importlib.metadata
 import keyword
 import re
 import sys
-import time
 
 import pytest
 
@@ -48,9 +47,7 @@ def test_the_installed_openrlhf_is_supported_and_has_everything_which_is_seen_wi
     for cached in (seams.source, seams._tree):
         cached.cache_clear()
     imported = set(sys.modules)
-    start = time.monotonic()
     seams.check()
-    assert time.monotonic() - start < 5  # 0.4 s where the machine has nothing else to do
     assert not {name for name in set(sys.modules) - imported if not name.startswith("packaging")}
 
 

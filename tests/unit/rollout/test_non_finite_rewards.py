@@ -22,6 +22,7 @@ from advantage_step import (
 )
 
 from openrlhf_stare.rollout import experience_maker
+from openrlhf_stare.rollout.failing_rewards import RewardsFail
 
 pytest_plugins = ["advantage_step"]  # its fixtures
 
@@ -166,6 +167,13 @@ def test_a_response_whose_kl_or_value_is_not_finite_is_left_out_as_one_without_a
 def test_a_rollout_without_any_finite_reward_ends_the_job_with_a_sentence(guarded, estimator):
     with pytest.raises(RuntimeError, match="None of the 12 responses .* finite reward .*: check the reward function"):
         estimate(guarded, make_rollout(dict.fromkeys(range(12), NAN)), estimator)
+
+
+def test_a_rollout_of_which_most_have_no_finite_reward_counts_towards_the_end_of_the_job(guarded):
+    half, most = ({response: NAN for response in range(count)} for count in (6, 7))
+    estimate(guarded, make_rollout(half), "group_norm", stop_after=1)
+    with pytest.raises(RewardsFail, match="in the last one 7 of 12"):
+        estimate(guarded, make_rollout(most), "group_norm", stop_after=1)
 
 
 def test_openrlhfs_functions_are_back_afterwards(openrlhf, guarded):
