@@ -249,3 +249,21 @@ def test_a_checkpoint_of_a_job_that_computed_in_another_type_is_not_resumed_from
     checkpoints.finish(checkpoint, checkpoints.sizes_of(checkpoint, [states]))
     with pytest.raises(UsageError, match="whose job computed in float32, and this one computes in bfloat16: set "):
         run_folder.check(job(tmp_path, resumes=True))
+
+
+def test_a_checkpoint_of_another_number_of_ranks_is_not_resumed_from(tmp_path):
+    checkpoint = tmp_path / "_actor/global_step1"
+    finished(checkpoint)
+    states = checkpoint / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
+    with zipfile.ZipFile(states, "w") as archive:
+        archive.writestr("data.pkl", "")
+    checkpoints.finish(checkpoint, checkpoints.sizes_of(checkpoint, [states]))
+    with pytest.raises(UsageError, match="are 2 ranks, and .*/_actor/global_step1 was saved by 1: give what it was"):
+        run_folder.check(job(tmp_path, resumes=True))
+
+
+def test_a_critic_without_a_checkpoint_is_told_of(tmp_path):
+    finished(tmp_path / "_actor/global_step1")
+    assert run_folder.check(job(tmp_path, resumes=True)) is None
+    said = run_folder.check(job(tmp_path, resumes=True, critic="model"))
+    assert said == f"--ckpt.path {tmp_path} has no checkpoint of the critic, which starts anew"
