@@ -48,8 +48,6 @@ def refusal(job, tmp_path):
         ("--vllm.tensor_parallel_size", "2", "needs GPUs, and torch sees none here"),
         ("--actor.model_name_or_path", "/nowhere/model", "is not a folder on this machine"),
         ("--data.prompt_dataset", "/nowhere/prompts.jsonl", "is not a file on this machine"),
-        ("--reward.remote_url", "/nowhere/reward.py", "is not a file on this machine"),
-        ("--train.agent_func_path", "/nowhere/agent.py", "is not a file on this machine"),
         ("--data.max_len", "2048", "is more than the 64 positions of "),
         ("--ckpt.path", "/proc/nowhere", "cannot be written"),
     ],
@@ -80,6 +78,17 @@ def test_a_hub_that_does_not_answer_is_asked_once(refusal, monkeypatch):
             "--rollout.n_samples_per_prompt 3 --rollout.batch_size 2 --rollout.micro_batch_size 2",
             {},
             "--rollout.batch",
+        ),
+        ("--train.batch_size 3", {}, "--train.batch_size 3 cannot be split into micro-batches of "),
+        (
+            "--train.dynamic_batch_enable --rollout.batch_size 16 --train.batch_size 4096",
+            {},
+            "--train.batch_size 4096 leaves nothing to train on",
+        ),
+        (
+            "--ckpt.output_dir model",
+            {"RAY_JOB_CONFIG_JSON_ENV_VAR": '{"runtime_env": {"working_dir": "/"}}'},
+            "--ckpt.output_dir model is relative, and a job that was submitted with a working directory",
         ),
         (
             "--actor.num_gpus_per_node 64 --train.batch_size 1024 --no_checks",
