@@ -240,24 +240,23 @@ def test_a_folder_that_cannot_be_written_is_refused():
             pass
 
 
-def test_a_checkpoint_of_a_job_that_computed_in_another_type_is_not_resumed_from(tmp_path):
-    checkpoint = tmp_path / "_actor/global_step1"
+def finished_with(states: str, path: Path) -> None:
+    """A checkpoint of one rank, whose optimizer has a file of that name."""
+    checkpoint = path / "_actor/global_step1"
     finished(checkpoint)
-    states = checkpoint / "zero_pp_rank_0_mp_rank_00_optim_states.pt"  # DeepSpeed's name in float32
-    with zipfile.ZipFile(states, "w") as archive:
+    with zipfile.ZipFile(checkpoint / states, "w") as archive:
         archive.writestr("data.pkl", "")
-    checkpoints.finish(checkpoint, checkpoints.sizes_of(checkpoint, [states]))
+    checkpoints.finish(checkpoint, checkpoints.sizes_of(checkpoint, [checkpoint / states]))
+
+
+def test_a_checkpoint_of_a_job_that_computed_in_another_type_is_not_resumed_from(tmp_path):
+    finished_with("zero_pp_rank_0_mp_rank_00_optim_states.pt", tmp_path)  # DeepSpeed's name in float32
     with pytest.raises(UsageError, match="whose job computed in float32, and this one computes in bfloat16: set "):
         run_folder.check(job(tmp_path, resumes=True))
 
 
 def test_a_checkpoint_of_another_number_of_ranks_is_not_resumed_from(tmp_path):
-    checkpoint = tmp_path / "_actor/global_step1"
-    finished(checkpoint)
-    states = checkpoint / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
-    with zipfile.ZipFile(states, "w") as archive:
-        archive.writestr("data.pkl", "")
-    checkpoints.finish(checkpoint, checkpoints.sizes_of(checkpoint, [states]))
+    finished_with("bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", tmp_path)
     with pytest.raises(UsageError, match="are 2 ranks, and .*/_actor/global_step1 was saved by 1: give what it was"):
         run_folder.check(job(tmp_path, resumes=True))
 
