@@ -56,12 +56,13 @@ class StareExperienceMaker(experience_maker.RemoteExperienceMaker):
         masks = [experience.action_mask for experience in experiences]
         lost = [~torch.isfinite(experience.rewards.float()) for experience in experiences]
         self.reward_watch.count(int(torch.cat(lost).sum()), sum(map(len, lost)))
-        of_tokens = ["kl"] + ["values"] * (self.advantage_estimator == "gae")
+        with_values = self.advantage_estimator == "gae"
         for experience, rows in zip(experiences, lost, strict=True):
-            for name in of_tokens:
-                values = getattr(experience, name)
-                rows |= (~torch.isfinite(values) & experience.action_mask.bool()).any(dim=-1)
-                setattr(experience, name, values.masked_fill(rows.unsqueeze(-1), 0))
+            for figures in [experience.kl, experience.values] if with_values else [experience.kl]:
+                rows |= (~torch.isfinite(figures) & experience.action_mask.bool()).any(dim=-1)
+            experience.kl = experience.kl.masked_fill(rows.unsqueeze(-1), 0)
+            if with_values:
+                experience.values = experience.values.masked_fill(rows.unsqueeze(-1), 0)
             experience.action_mask = experience.action_mask.masked_fill(rows.unsqueeze(-1), 0)
             experience.rewards = experience.rewards.masked_fill(rows, 0)
         shaped = ShapedRewards(self, experiences, lost)

@@ -30,8 +30,8 @@ args = SimpleNamespace(
     ckpt=SimpleNamespace(path=sys.argv[1]),
     rollout=SimpleNamespace(batch_size=16, n_samples_per_prompt=8),
     train=SimpleNamespace(batch_size=128, max_epochs=1),
-    actor=SimpleNamespace(eps_clip=0.2, eps_clip_low_high=None),
-    algo=SimpleNamespace(dynamic_filtering_enable=False),
+    actor=SimpleNamespace(eps_clip=0.2, eps_clip_low_high=None, policy_loss_type="ppo"),
+    algo=SimpleNamespace(dynamic_filtering_enable=False, advantage=SimpleNamespace(is_correction_level="off")),
 )
 
 def replay():
