@@ -326,6 +326,33 @@ def resume_point(folders: Sequence[Path], damaged: Mapping[str, str] | None = No
     return None, f"no checkpoint in {path}{begun}: started from the beginning"
 
 
+def before_saving(
+    new: Path, folders: Sequence[Path], max_num: int, max_mem: float, metric: Callable[[Path], float | None]
+) -> list[Path]:
+    """Rank 0's part of saving `new`, before any rank writes to it. `folders` are those of all models.
+
+    Returns:
+        The folders deleted.
+    """
+    kept, _ = newest_complete(folders)
+    deleted = drop_replaced_best(new.parent, folders) + make_room(new, kept, max_num, max_mem, metric)
+    begin(new)
+    return deleted
+
+
+def after_saving(new: Path, folders: Sequence[Path], sizes: dict[str, int | None]) -> list[Path]:
+    """Rank 0's part, once every rank has written and said its `sizes_of`.
+
+    Returns:
+        The folders deleted.
+
+    Raises:
+        OSError: see `finish`.
+    """
+    finish(new, sizes)
+    return drop_replaced_best(new.parent, folders)
+
+
 def make_room(
     new: Path, kept: str | None, max_num: int, max_mem: float, metric: Callable[[Path], float | None]
 ) -> list[Path]:

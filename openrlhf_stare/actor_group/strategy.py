@@ -31,13 +31,9 @@ class CheckpointedStrategy(DeepspeedStrategy):
     def save_ckpt(self, model, save_dir, tag, max_num, max_mem, client_state=None, metric_value=None, metric_key=None):
         checkpoint, folders = Path(save_dir, tag), checkpoints.model_folders(self.args)
         if self.is_rank_0():
-            kept, _ = checkpoints.newest_complete(folders)
-            for deleted in [
-                *checkpoints.drop_replaced_best(checkpoint.parent, folders),
-                *checkpoints.make_room(checkpoint, kept, max_num, max_mem, self._read_ckpt_metric),
-            ]:
+            limits = max_num, max_mem
+            for deleted in checkpoints.before_saving(checkpoint, folders, *limits, self._read_ckpt_metric):
                 self.print(f"Deleted checkpoint {deleted}")
-            checkpoints.begin(checkpoint)
         torch.distributed.barrier()  # no rank writes before
         with _noted(model.checkpoint_engine) as written:
             model.save_checkpoint(save_dir, tag=tag, client_state=client_state or {})
@@ -45,10 +41,10 @@ class CheckpointedStrategy(DeepspeedStrategy):
             self._write_ckpt_metric(checkpoint, metric_value, metric_key=metric_key)
             written.append(checkpoint / checkpoints.METRIC)
         # Each rank's own, because a node may see the files of another late on a shared file system.
-        sizes = _gathered(checkpoints.sizes_of(checkpoint, written))
+        reports = _gathered(checkpoints.sizes_of(checkpoint, written))
         if self.is_rank_0():
-            checkpoints.finish(checkpoint, {name: size for own in sizes for name, size in own.items()})
-            for deleted in checkpoints.drop_replaced_best(checkpoint.parent, folders):
+            sizes = {name: size for own in reports for name, size in own.items()}
+            for deleted in checkpoints.after_saving(checkpoint, folders, sizes):
                 self.print(f"Deleted checkpoint {deleted}")
 
     def load_ckpt(self, model, load_dir, tag=None, **options):

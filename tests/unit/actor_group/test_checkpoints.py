@@ -42,12 +42,16 @@ def begun(checkpoint: Path) -> Path:
     return openrlhfs(checkpoint)
 
 
-def finish(checkpoint: Path) -> None:
-    """With the reports of both ranks."""
+def sizes_of_ranks(checkpoint: Path) -> dict[str, int | None]:
+    """The reports of both ranks."""
     sizes = {}
     for rank in (0, 1):
         sizes |= checkpoints.sizes_of(checkpoint, [checkpoint / name.format(rank) for name in STATES])
-    checkpoints.finish(checkpoint, sizes | checkpoints.sizes_of(checkpoint, [checkpoint / checkpoints.METRIC]))
+    return sizes | checkpoints.sizes_of(checkpoint, [checkpoint / checkpoints.METRIC])
+
+
+def finish(checkpoint: Path) -> None:
+    checkpoints.finish(checkpoint, sizes_of_ranks(checkpoint))
 
 
 def finished(checkpoint: Path, metric: float | None = None, numbers: int = 64) -> Path:
@@ -552,11 +556,10 @@ def test_the_whole_models_count_for_the_limit_of_the_disk(tmp_path):
 
 def save(folder: Path, tag: str, folders: list[Path], **limits) -> None:
     """What the ranks of one model do to the disk when they save."""
-    kept, _ = newest_complete(folders)
-    checkpoints.make_room(folder / tag, kept, metric=metric_of, **limits)
-    begun(folder / tag)
-    finish(folder / tag)
-    checkpoints.drop_replaced_best(folder, folders)
+    new = folder / tag
+    checkpoints.before_saving(new, folders, metric=metric_of, **limits)
+    openrlhfs(new)
+    checkpoints.after_saving(new, folders, sizes_of_ranks(new))
 
 
 def killed_before_operation(count: int, job) -> bool:
@@ -610,6 +613,8 @@ def test_a_job_killed_at_any_moment_of_saving_leaves_a_checkpoint_to_resume_from
         assert any(all(is_complete(one / best) for one in folders) for best in ("best_global_step1", new))
         count += 1
     assert count > 20
+    # The last one was not killed: the critic's, saved after the actor's, found both of the new ones complete.
+    assert (folders[1] / "best_global_step1").exists() == (new != "best_global_step4")
 
 
 @pytest.mark.parametrize("saved_by", [finished, openrlhfs])
