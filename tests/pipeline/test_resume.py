@@ -6,6 +6,7 @@ trains with every one, without a job of its own.
 """
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -63,7 +64,8 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     assert tag == f"global_step{kept}" and {newest} == {*passed_over} - {f"global_step{kept + 2}"}
     job = run_job(flags, tmp_path / "other type", env={"OPENRLHF_STARE_CPU_DTYPE": "bfloat16"}, cluster=cluster)
     assert job.status == 2 and "whose job computed in float32, and this one computes in bfloat16: set" in job.output
-    others = ["--train.async_enable", "--console", "full"]
+    others = "--train.async_enable --console full --actor.max_norm 0.9".split()
+    others += "--actor.adam.eps 1e-7 --critic.adam.eps 1e-7".split()
     if strength:
         others += ["--entropy.target", f"{LOWER_TARGET}%"]
     second = {}
@@ -89,6 +91,10 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
     assert refusal in second["new"].stdout and "add --ckpt.load_enable to go on with" in second["new"].stdout
     assert "was ended by force" not in job.output  # the rank was killed, and not the job
     assert f"Resuming from checkpoint {tag}, past the incomplete {', '.join(passed_over)}" in job.output
+    changes = "train.async_enable False -> True, actor.max_norm 1.0 -> 0.9"
+    assert f"The checkpoint was made with other flags ({changes}): from here on this job's hold" in job.output
+    for model in ("actor", "critic"):  # told by the rank that has it
+        assert f"--{model}.adam.eps 1e-07 has no effect: the job goes on with the checkpoint's" in job.output
     for model in ("_actor", "_critic"):
         saved = sorted(path.name for path in (checkpoints / model).glob("global_step*"))
         assert saved == ["global_step2", "global_step3", "global_step4"]
@@ -106,6 +112,7 @@ def test_a_job_that_lost_a_rank_goes_on_from_the_newest_checkpoint_complete_in_a
             f"The flags win where the checkpoint differs (entropy.target {TARGET}% -> {LOWER_TARGET}%); "
             "the controller goes on from the checkpoint"
         ) in job.output
+        assert re.search(rf"This run started at an entropy of .*--entropy.target {LOWER_TARGET}% is", job.output)
         # Percentages of the run's first entropy, on both sides of the kill, and the rollouts before it count.
         h_0 = job.scalars["entropy/mean"][0] / 100
         starts = [TARGET] * len(first) + [LOWER_TARGET] * len(second)

@@ -149,6 +149,46 @@ def test_a_ray_of_another_version_is_told(monkeypatch):
             cluster.start(init, SimpleNamespace(preflight=False), {})
 
 
+@pytest.fixture
+def joined(monkeypatch):
+    """A job that needs 3 GPUs joins a cluster of 4, of which so many are free."""
+    import ray
+
+    from openrlhf_stare.driver import scaling
+
+    def with_free(gpus: int) -> SimpleNamespace:
+        monkeypatch.setattr(cluster, "running_cluster", lambda: "10.0.0.1:6379")
+        monkeypatch.setattr(cluster, "check_that_it_answers", lambda address: None)
+        monkeypatch.setattr(cluster, "unfit", lambda args, available: ())
+        monkeypatch.setattr(cluster.resources, "required", lambda args: cluster.resources.Needs(3, 3, ()))
+        monkeypatch.setattr(scaling, "wait_for_resources", lambda args: None)
+        monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 4.0, "CPU": 8.0})
+        monkeypatch.setattr(ray, "available_resources", lambda: {"GPU": float(gpus), "CPU": 8.0} if gpus else {})
+        return SimpleNamespace(preflight=False)
+
+    return with_free
+
+
+@pytest.mark.parametrize("free", [0, 2, 3])
+def test_a_job_whose_gpus_are_taken_says_what_it_waits_for(joined, capsys, free):
+    cluster.start(lambda **settings: None, joined(free), {})
+    sentence = f"The job needs 3 GPUs, and {free} are free: it waits until other jobs end (`ray job list`)"
+    assert (sentence in capsys.readouterr().err) == (free < 3)
+
+
+@pytest.mark.parametrize("free", [0, 2, 3])
+def test_the_preflight_says_that_gpus_are_taken(joined, monkeypatch, free):
+    from openrlhf_stare.driver import preflight
+
+    args = joined(free)
+    args.preflight = True
+    monkeypatch.setattr(preflight, "_alive", lambda: [{}])
+    monkeypatch.setattr(preflight.cluster, "start", lambda *of: None)
+    [row] = preflight._ask_cluster(args, {})
+    taken = f"the job needs 3 GPUs, and {free} of 4 are free: end the other jobs (`ray job list`)"
+    assert row.ok == (free == 3) and row.found.startswith("3 of 4 GPUs, 3 of 8 CPUs" if row.ok else taken)
+
+
 def test_a_cluster_that_listens_is_joined():
     with socket.create_server(("127.0.0.1", 0)) as server:
         check_that_it_answers(f"127.0.0.1:{server.getsockname()[1]}")

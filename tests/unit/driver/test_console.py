@@ -198,6 +198,17 @@ print("(RolloutRayActor pid=8) ERROR 11-28 09:00:00 [core.py:1] " + "word, " * 2
     assert "the end" in job.out and "word," in job.out and "the last" not in job.out and "the last" in job.file
 
 
+def test_only_the_first_errors_of_others_are_shown(tmp_path):
+    body = """
+console.start_job(args)
+for number in range(9):
+    print(f"(RolloutRayActor pid=8) ERROR 11-28 09:00:00 [core.py:1] number {number}")
+"""
+    job = Run(body, tmp_path)
+    assert [line[-1] for line in job.out.splitlines() if "number" in line] == list("01234")
+    assert job.file.count("number") == 9
+
+
 @pytest.mark.parametrize(
     "flags", [("--console=compact",), ("--consol", "compact"), ("--console=full", "--con=compact")]
 )

@@ -14,7 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from openrlhf_stare import runtime
-from openrlhf_stare.quickstart import reward, small_model, table, task
+from openrlhf_stare.quickstart import command, reward, small_model, table, task
 
 FEW_STEPS = 3
 
@@ -250,6 +250,32 @@ def test_check_names_the_promise_that_a_run_does_not_keep(tmp_path, monkeypatch,
     assert status == 1 and err.startswith("table: ") and said in err and len(err.splitlines()) == 1
     status, _, err = run_table(monkeypatch, capsys, run)
     assert (status, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "status"),
+    [
+        ([], "200", 1),
+        ([], "20", 0),  # too few for what is promised
+        (["--actor.adam.lr", "0"], "200", 0),  # not the run that the figures are known for
+    ],
+)
+def test_the_quickstarts_status_is_that_of_the_check(tmp_path, monkeypatch, capsys, words, steps, status):
+    """Of a run whose reward did not rise; the training itself is tried in tests/pipeline."""
+    monkeypatch.chdir(tmp_path)
+    environment = {"OPENRLHF_STARE_CPU": "1", "OPENRLHF_STARE_CPU_DTYPE": "bfloat16", "STEPS": steps}
+    for name, value in (environment | {"HF_HUB_OFFLINE": "1", "RAY_ADDRESS": "local"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(command, "look_for_the_stack", lambda words: None)
+    monkeypatch.setattr(command, "make_task", lambda run, prompts: run / "prompts.jsonl")
+
+    def train(words: list[str]) -> None:
+        run = Path(words[words.index("--logger.tensorboard_dir") + 1])
+        write_run(run, **{**GOOD, "rollout__reward_mean": [0.3] * 20})
+
+    monkeypatch.setattr(command, "train", train)
+    assert command.main(words) == status
+    assert ("The mean reward went from 0.300 to 0.300" in capsys.readouterr().err) == bool(status)
 
 
 def test_in_float32_vllm_kl_is_held_to_far_less(tmp_path, monkeypatch, capsys):

@@ -106,14 +106,20 @@ import sys
 from openrlhf.utils.agent import AgentExecutorBase
 
 class AgentExecutor(AgentExecutorBase):
+    asked = 0
+
     async def execute(self, prompt, label, **others):
         label == "none" and sys.exit("no label")
+        self.asked += 1
+        if label == "lost" and self.asked % 3 == 0:
+            return {"prompt": prompt, "reward": float("nan"), "scores": 0.0}
         return {"prompt": prompt, "reward": 1.0, "scores": 1.0}
 """
 
 
-def test_an_agent_that_exits_is_an_error_of_its_prompt_and_the_engine_goes_on(tmp_path, monkeypatch):
-    """It ended the event loop of the engine, for whose answers the job waited for ever."""
+@pytest.fixture
+def asked_engine(tmp_path, monkeypatch):
+    """What an engine with this agent answers: to each label, with so many samples."""
 
     class Llm:
         """In the place of vLLM."""
@@ -126,12 +132,22 @@ def test_an_agent_that_exits_is_an_error_of_its_prompt_and_the_engine_goes_on(tm
     monkeypatch.setattr(vllm_engine.vllm.AsyncLLMEngine, "from_engine_args", lambda of: Llm())
     monkeypatch.setattr(vllm_engine.vllm, "AsyncEngineArgs", lambda **named: named)
 
-    async def answers() -> list:
+    async def answers(labels: dict[str, int]) -> list:
         engine = object.__new__(StareRolloutActor)
         await engine.__init__(agent_func_path=str(tmp_path / "agent.py"), num_gpus=0)
-        asked = [engine.generate_responses("1+1=", label, None, 8, None) for label in ("none", "2")]
+        asked = [engine.generate_responses("1+1=", label, None, 8, None, count) for label, count in labels.items()]
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    error, [response] = asyncio.run(answers())
+    return lambda **labels: asyncio.run(answers(labels))
+
+
+def test_an_agent_that_exits_is_an_error_of_its_prompt_and_the_engine_goes_on(asked_engine):
+    """It ended the event loop of the engine, for whose answers the job waited for ever."""
+    error, [response] = asked_engine(none=1, right=1)
     assert isinstance(error, RuntimeError) and str(error) == "sys.exit('no label')"
     assert response["reward"] == 1.0
+
+
+def test_the_engine_scores_a_response_without_a_reward_by_the_others(asked_engine):
+    [responses] = asked_engine(lost=3)
+    assert [response["scores"] for response in responses] == [1.0] * 3 and math.isnan(responses[2]["reward"])
