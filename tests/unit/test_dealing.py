@@ -108,6 +108,16 @@ def test_below_zero_3_a_model_that_only_computes_takes_what_it_gets():
         UsageError, match="makes 10 batches of the 10 .* fewer than the 16 data-parallel ranks of the r"
     ):
         refuse(resources.unequal_shares(args))
+    # One rank of the actor takes all ten, in four batches, of which the last is not full.
+    args.actor.num_gpus_per_node, args.rollout.micro_batch_size = 1, 3
+    for ranks, fits in ((4, True), (5, False)):
+        args.ref.num_gpus_per_node = ranks
+        assert (not list(resources.unequal_shares(args))) == fits
+    args.ds.zero_stage = 3  # there `nothing_kept` says so
+    assert not list(resources.unequal_shares(args))
+    critic = of_models(critic=16)
+    critic.ds.zero_stage = 2  # it trains, so that what suits it is kept
+    assert not list(resources.unequal_shares(critic))
 
 
 @pytest.mark.parametrize(

@@ -253,10 +253,8 @@ def test_openrlhf_scores_many_responses_at_once():
         ]
         return await asyncio.gather(*calls)
 
-    start = time.monotonic()
     rewards = [info["rewards"].item() for (info,) in asyncio.run(score_all())]
     assert rewards == [float(n % 2 == 0) for n in range(400)]
-    assert time.monotonic() - start < 60  # 6 s on two idle cores, most of it for starting
 
 
 # What goes wrong with a verifier costs its answer only
