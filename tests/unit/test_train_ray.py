@@ -86,6 +86,16 @@ def test_a_hub_that_does_not_answer_is_asked_once(refusal, monkeypatch):
             "--train.batch_size 4096 leaves nothing to train on",
         ),
         (
+            "--train.dynamic_batch_enable --advantage_estimator gae --critic.num_gpus_per_node 3",
+            {},
+            "--train.dynamic_batch_enable makes batches for the 2 data-parallel ranks of the actor",
+        ),
+        (
+            "--train.colocate_all --vllm.num_engines 2 --advantage_estimator gae --critic.num_gpus_per_node 4",
+            {},
+            "--train.colocate_all has the 4 ranks of the critic",
+        ),
+        (
             "--ckpt.output_dir model",
             {"RAY_JOB_CONFIG_JSON_ENV_VAR": '{"runtime_env": {"working_dir": "/"}}'},
             "--ckpt.output_dir model is relative, and a job that was submitted with a working directory",
@@ -107,7 +117,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(refusal, monkeypatch):
 def test_what_could_not_start_or_would_train_nothing(refusal, words, variables, sentence):
     said = refusal(*words.split(), **variables)
     assert said.startswith(sentence) and "Traceback" not in said
-    if "gae" in words:
+    if "256" in words:
         assert "8 for the critic, which --advantage_estimator gae needs and group_norm does not" in said
 
 
