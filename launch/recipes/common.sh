@@ -1,5 +1,5 @@
 # What all recipes share: the published settings of STARE (arXiv 2606.19236) as flags of train_ray. A recipe sets what
-# is its own and sources this file, which prints the command and runs it.
+# is its own, in small letters, and sources this file, which prints the command and runs it.
 #
 # Every value below can be set in the environment. Arguments of a recipe are flags of train_ray; they come last and win.
 #   METHOD=kl_cov launch/recipes/short_cot_7b.sh             the same with another method and its published values
@@ -13,14 +13,15 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if [[ ${SUBMIT:-0} == 1 ]]; then here=.; else here=$root; fi
 
 # Cluster: 2 nodes with 8 GPUs each; actor and engines take turns on them.
-: "${NODES:=2}" "${GPUS_PER_NODE:=8}" "${TENSOR_PARALLEL:=1}" "${COLOCATE:=1}"
+: "${NODES:=2}" "${GPUS_PER_NODE:=8}" "${TENSOR_PARALLEL:=${tensor_parallel:-1}}" "${COLOCATE:=1}"
 : "${ENGINES:=$((NODES * GPUS_PER_NODE / TENSOR_PARALLEL))}" "${GPU_MEMORY:=0.6}"
 
 : "${METHOD:=stare}" "${BASELINE:=0}"
 name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || basename "$METHOD" .py)
 # With another of these a run has a folder of its own, or it would go on from the first one's checkpoint. Of a path or an
 # address the name has the end, without a password, and a checksum.
-for setting in SCHEDULE TARGET_ENTROPY VARIANT TOP_P_RATIO UPDATES LR SAMPLES MODEL DATA REWARD; do
+for setting in SCHEDULE TARGET_ENTROPY VARIANT TOP_P_RATIO REWEIGHT_W REWEIGHT_M IS_CORRECTION UPDATES LR PROMPTS SAMPLES \
+    PROMPT_TOKENS RESPONSE_TOKENS CHAT_TEMPLATE MODEL DATA REWARD AGENT; do
     value=${!setting:-}
     end=${value%%\?*} end=${end##*/}
     [[ $value != */* ]] || value=${end##*@}-$(cksum <<<"$value" | cut -d' ' -f1)
@@ -35,11 +36,11 @@ done
 ((CHAT_TEMPLATE)) || template=
 
 # Rollout: 64 prompts with 8 responses each, sampled from the policy as it is.
-: "${PROMPTS:=64}" "${SAMPLES:=8}" "${PROMPT_TOKENS:=1024}" "${RESPONSE_TOKENS:=3072}"
-: "${TOKENS_PER_GPU:=$((2 * (PROMPT_TOKENS + RESPONSE_TOKENS)))}"
+: "${PROMPTS:=64}" "${SAMPLES:=8}" "${PROMPT_TOKENS:=1024}" "${RESPONSE_TOKENS:=${response_tokens:-3072}}"
+: "${TOKENS_PER_GPU:=${tokens_per_gpu:-$((2 * (PROMPT_TOKENS + RESPONSE_TOKENS)))}}"
 
 # STARE. Another METHOD has a target and a schedule of its own, unless you give them.
-: "${REWEIGHT_W:=1.1}" "${REWEIGHT_M:=0.9}" "${TOP_P_RATIO:=0.1}" "${VARIANT:=O1}"
+: "${REWEIGHT_W:=${reweight_w:-1.1}}" "${REWEIGHT_M:=${reweight_m:-0.9}}" "${TOP_P_RATIO:=0.1}" "${VARIANT:=O1}"
 [[ $METHOD != stare ]] || : "${TARGET_ENTROPY:=0.3}" "${SCHEDULE:=gate}"
 
 # The published runs were stopped by hand after some thousand steps. A command that is repeated goes on from the last

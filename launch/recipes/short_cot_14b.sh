@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Short CoT with Qwen2.5-14B-Instruct: milder weights and longer responses than 7B. See common.sh.
 model=Qwen/Qwen2.5-14B-Instruct
-: "${RESPONSE_TOKENS:=7168}" "${REWEIGHT_W:=1.05}" "${REWEIGHT_M:=0.95}"
-: "${TENSOR_PARALLEL:=2}"
+response_tokens=7168 reweight_w=1.05 reweight_m=0.95
+tensor_parallel=2
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Multi-turn tool use with Qwen2.5-7B and a Python tool: 8,192 tokens of prompt, turns and tool output. See common.sh.
 model=Qwen/Qwen2.5-7B
-: "${RESPONSE_TOKENS:=7168}"
+response_tokens=7168
 # Qwen's chat template with what the tool expects; CHAT_TEMPLATE=0 gives the prompts as they are.
 template='<|im_start|>system
 Reason step by step. To compute something, write a program between the lines ```python and ``` that prints what you want

@@ -140,11 +140,15 @@ def test_a_run_that_is_set_otherwise_has_a_folder_of_its_own():
     sets += [{"METHOD": "kl_cov"}, {"METHOD": "kl_cov", "UPDATES": "2"}, {"TARGET_ENTROPY": "50%"}, {"LR": "2e-6"}]
     sets += [{"MODEL": "Qwen/Qwen3-8B"}, {"MODEL": "models/one"}, {"MODEL": "other/one"}, {"SAMPLES": "16"}]
     sets += [{"DATA": "/a/train.jsonl"}, {"DATA": "/b/train.jsonl"}, {"REWARD": "http://me:SECRET@node:1?key=SECRET"}]
+    sets += [{"IS_CORRECTION": "off"}, {"REWEIGHT_W": "1.3"}, {"REWEIGHT_M": "0.8"}, {"PROMPTS": "128"}]
+    sets += [{"PROMPT_TOKENS": "512"}, {"RESPONSE_TOKENS": "6144"}, {"CHAT_TEMPLATE": "0"}, {"AGENT": "/a/agent.py"}]
     folders = {arguments(recipe("short_cot_7b"), **variables).ckpt.path for variables in sets}
     assert len(folders) == len(sets)
     assert all(Path(folder).parents[1] == ROOT / "runs" and "SECRET" not in folder for folder in folders)
     assert arguments(recipe("short_cot_7b"), NODES="1", EPISODES="200").ckpt.path in folders  # it goes on
     assert f"{ROOT}/runs/short_cot_7b-stare/checkpoints" in folders
+    for name in ("short_cot_14b", "tool_use_7b"):  # its own values are not set otherwise
+        assert arguments(recipe(name)).ckpt.path == f"{ROOT}/runs/{name}-stare/checkpoints"
 
 
 def test_a_key_is_not_printed_with_the_command():
