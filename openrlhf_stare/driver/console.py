@@ -159,7 +159,7 @@ class Console:
         # By process id and address, which is None on the driver's node; those of the driver under None.
         self.last_lines: dict[tuple | None, deque[str]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
         self.noticed: Counter[str] = Counter()
-        self.steps: list[dict[str, float]] = []  # the figures of each, for the verdict
+        self.steps: dict[int, dict[str, float]] = {}  # the figures of each, for the verdict
         self.at_the_end: list[str] = []
         self.stopping = threading.Event()
         self.reader: threading.Thread | None = None
@@ -200,6 +200,10 @@ class Console:
         sys.stdout.flush()
         sys.stderr.flush()
         start = file.tell()
+        with open(path, "rb") as earlier:  # by the jobs that this one goes on from
+            for line in filter(re.compile(b"Global step").search, earlier):
+                if step := step_figures(COLOUR.sub("", line.decode(errors="replace").rstrip("\n"))):
+                    self._count(*step)
         with file:
             os.write(file.fileno(), time.strftime("── started %Y-%m-%d %H:%M:%S ──\n").encode())
             os.write(file.fileno(), self._early_output())
@@ -240,6 +244,12 @@ class Console:
                 if last_turn:
                     return
 
+    def _count(self, step: int, figures: dict[str, float]) -> None:
+        """A step is trained, in the place of one by that number and those after it, which a resume has given up."""
+        while self.steps and next(reversed(self.steps)) >= step:
+            self.steps.popitem()
+        self.steps[step] = figures
+
     def _take(self, line: str) -> None:
         """What one line of the output changes on the screen."""
         found = FORWARDED.match(line)
@@ -251,7 +261,7 @@ class Console:
             self.screen.end_phase("models")
             self.screen.end_phase("first step")
             self.progress.advance(step[0], time.monotonic())
-            self.steps.append(step[1])
+            self._count(*step)
             self.screen.show_step(self.progress, step[1], self.strength)
         elif SAMPLES_PROMPTS.match(line) and self.progress.count_prompts(text):
             self.screen.end_phase("models")
@@ -317,7 +327,7 @@ class Console:
         """The end of a job that did all its steps."""
         self.close()
         if self.path:
-            if found := verdict(self.steps, **self.facts):
+            if found := verdict([*self.steps.values()], **self.facts):
                 print(found.sentence)
             seconds = timedelta(seconds=round(time.monotonic() - self.screen.start))
             print("\n".join([f"done in {seconds}; {self._where()}", *self.at_the_end]), flush=True)

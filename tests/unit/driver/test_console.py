@@ -248,6 +248,19 @@ def test_a_resumed_job_goes_on_in_the_same_file(tmp_path):
     assert job.out.count("step 3/3") == 1
 
 
+def test_the_verdict_of_a_resumed_job_is_on_the_steps_of_the_whole_run(tmp_path):
+    def print_steps(steps: range, entropy: float) -> str:
+        figures = f"{{'entropy/mean': {entropy}, 'entropy/target': 0.4, 'entropy/gate_on': 1.0}}"
+        lines = [f"{LOGGED}{step}: {figures}" for step in steps]
+        return "".join(f"print({line!r})\n" for line in lines)
+
+    for steps, entropy in ((range(1, 11), 0.4), (range(9, 13), 0.8)):  # from the checkpoint of step 8
+        job = Run(f"console.start_job(args)\n{print_steps(steps, entropy)}", tmp_path, policy_loss="stare")
+    assert "entropy 0.667 nats, target 0.400, over the second half of the steps, 33 % of them" in job.out
+    anew = Run(f"console.start_job(args)\n{print_steps(range(1, 3), 0.4)}", tmp_path, policy_loss="stare")
+    assert "entropy 0.400 nats, target 0.400, over the second half of the steps, 100 % of them" in anew.out
+
+
 HOSTILE = [
     "(RolloutRayActor pid=7) Global step 2: {'a': 1.2.3}",
     f"(RolloutRayActor pid=7) Global step {400 * '9'}: {{'rollout/reward_mean': 1.0}}",
