@@ -87,7 +87,7 @@ def verdict(
         f"{100 * _in_band(half):.0f} % of them within ±{100 * BAND:.0f} %"
     )
     acted_before = any(step.get(GATE, 0) > 0 for step in steps[: len(steps) // 2])
-    kind = _kind(half, is_idle, acted_before, needs_advantages)
+    kind = _kind(half, is_idle, acted_before, needs_advantages) if pursues_target else "idle"
     cause = _without_authority(half) if kind == "no authority" else CAUSES[kind]
     return Verdict(kind, f"{figures}: {cause}")
 

@@ -32,6 +32,13 @@ def test_held_is_nine_tenths_of_the_second_half_within_a_quarter():
     assert verdict(moving).kind == "held"
 
 
+def test_of_a_target_that_is_not_pursued_only_that_the_method_is_idle_is_said():
+    in_band = steps(mean=0.4)
+    assert verdict(in_band, is_idle=True).kind == "held"
+    assert verdict(in_band, is_idle=True, pursues_target=False).kind == "idle"
+    assert verdict(in_band, pursues_target=False) is None
+
+
 def test_idle_comes_before_all_other_causes():
     found = verdict(steps(gate_on=0.0, authority=0.0), is_idle=True)
     assert found.kind == "idle" and "Lower --train.batch_size, raise --train.max_epochs" in found.sentence
