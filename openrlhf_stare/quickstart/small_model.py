@@ -7,6 +7,7 @@ says what its prompts and answers are.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -29,6 +30,7 @@ from openrlhf_stare.quickstart.locking import alone_at
 Prompts = list[dict[str, str]]  # each with an input and a label
 Question = TypeVar("Question")
 PAD, END, START, UNKNOWN = "<pad>", "<eos>", "<bos>", "<unk>"
+EXAMPLES_COMPARED = 64
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,11 @@ def make_checkpoint(task: Task, folder: Path, seed: int = 0, steps: int | None =
     """Makes the warmed-up model in `folder` unless it is there, and returns what was measured on it."""
     warm = task.warm_up if steps is None else WarmUp(steps, task.warm_up.wrong)
     dtype = runtime.dtype()  # what RL trains in and vLLM serves
-    recipe = {**asdict(warm), "seed": seed, "dtype": str(dtype).removeprefix("torch.")}
+    draw = torch.Generator().manual_seed(seed)
+    # A task of one's own is edited: what it makes says whether it is another one.
+    made = task.characters, task.prompts, [task.example(draw, warm.wrong) for _ in range(EXAMPLES_COMPARED)]
+    shown = hashlib.sha256(repr(made).encode()).hexdigest()
+    recipe = {**asdict(warm), "seed": seed, "dtype": str(dtype).removeprefix("torch."), "task": shown}
     record_path = folder / f"{task.name}.json"
     with alone_at(folder):
         if record_path.exists():

@@ -1,5 +1,6 @@
 """The quickstart's task: what is right, the model and the prompts, the table at the end."""
 
+import dataclasses
 import fcntl
 import json
 import shutil
@@ -118,6 +119,26 @@ def test_the_same_seed_gives_the_same_model_and_leaves_the_global_generator_alon
     record = json.loads((checkpoint / "addends.json").read_text())
     for key in ("greedy_reward", "sampled_reward", "entropy"):
         assert record[key] == same[key]
+
+
+def test_a_task_that_was_edited_gets_a_model_of_its_own(tmp_path):
+    def backwards(draw: torch.Generator, wrong: float) -> str:
+        prompt, answer = task.TASK.example(draw, wrong).removesuffix("<eos>").split("=")
+        return f"{prompt}={answer[::-1]}<eos>"
+
+    def made(**changes) -> int:
+        edited = dataclasses.replace(task.TASK, **changes)
+        small_model.make_checkpoint(edited, tmp_path / "model", seed=0, steps=FEW_STEPS)
+        return (tmp_path / "model/model.safetensors").stat().st_ino
+
+    first = made()
+    assert made() == first
+    others = [
+        made(example=backwards),
+        made(characters="-" + task.TASK.characters),
+        made(prompts=task.TASK.prompts[1:]),
+    ]
+    assert len({first, *others}) == 4 and made(prompts=task.TASK.prompts[1:]) == others[-1]
 
 
 def test_the_model_is_made_in_the_type_that_is_trained_and_anew_for_another(tmp_path, monkeypatch):
