@@ -44,6 +44,8 @@ def sample(model_dir: Path, questions: list[str], tokens: int) -> list[tuple[str
     # In the type in which RL computed it here: a model may have been saved elsewhere, in another one.
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=runtime.dtype()).to(device)
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    ends = model.generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
     torch.manual_seed(SEED)
     chats = [[{"role": "user", "content": question}] for question in questions]
     prompts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
@@ -62,7 +64,9 @@ def sample(model_dir: Path, questions: list[str], tokens: int) -> list[tuple[str
             top_p=1.0,
             pad_token_id=tokenizer.pad_token_id,
         )
-        texts += tokenizer.batch_decode(sequences_BT[:, inputs["input_ids"].shape[1] :])
+        for answer in sequences_BT[:, inputs["input_ids"].shape[1] :].tolist():
+            end = next((place for place, token in enumerate(answer, 1) if token in ends), len(answer))
+            texts.append(tokenizer.decode(answer[:end]))  # without the padding, as in training
     return [(prompt, texts[SAMPLES * n : SAMPLES * (n + 1)]) for n, prompt in enumerate(prompts)]
 
 
@@ -75,8 +79,12 @@ def load_reward(path: Path):
 
 
 def score(reward_func, prompt: str, text: str, label: str) -> float:
-    """An answer's score, or its reward where there is none; 0 where that is not finite or missing too."""
-    given = as_wanted(reward_func([prompt + text], [prompt], [label])) or {}
+    """An answer's score, or its reward where there is none; 0 where that is not finite or missing too, or fails."""
+    try:
+        given = as_wanted(reward_func([prompt + text], [prompt], [label])) or {}
+    except Exception as error:  # in training, too, it costs this response only
+        print(f"answers: the reward function raised {error!r} for the answer {text!r:.100}", file=sys.stderr)
+        return 0.0
     found = [float(given[name]) for name in ("scores", "rewards") if given.get(name) is not None]
     return found[0] if found and math.isfinite(found[0]) else 0.0
 
@@ -121,7 +129,7 @@ def main() -> int:
     if not (args.reward and args.output):
         parser.error("give a model, prompts, a reward file and -o FILE, or --show FILE")
 
-    rows = [json.loads(line) for line in args.prompts.read_text().splitlines()][:PROMPTS]
+    rows = [json.loads(line) for line in args.prompts.read_text().strip().split("\n")][:PROMPTS]
     reward_func = load_reward(args.reward)
     answers, rewards, shown = [], [], []
     sampled = sample(args.model_dir, [row["input"] for row in rows], args.tokens)

@@ -74,7 +74,7 @@ def main() -> int:
 
     disable_progress_bar()
     started = time.monotonic()
-    rows = [json.loads(line) for line in args.prompts.read_text().splitlines()]
+    rows = [json.loads(line) for line in args.prompts.read_text().strip().split("\n")]
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     losses = train(model, tokenizer, rows, args.steps, BATCH, LEARNING_RATE, SEED)

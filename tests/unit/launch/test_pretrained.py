@@ -14,11 +14,12 @@ import pytest
 import torch
 from flag_parser import parse
 from torch.utils.tensorboard import SummaryWriter
-from transformers import LlamaConfig, Qwen2Tokenizer
+from transformers import AutoTokenizer, LlamaConfig, Qwen2Tokenizer
 
 from openrlhf_stare import runtime
 from openrlhf_stare.driver import checks
 from openrlhf_stare.quickstart import small_model as small
+from openrlhf_stare.quickstart import task as addends
 
 ROOT = Path(__file__).parents[3]
 LAUNCH = ROOT / "launch"
@@ -330,6 +331,29 @@ def test_an_answer_is_scored_as_in_training(given, score):
         return given
 
     assert answers.score(reward_func, "1+1=", "2", "2") == score
+
+
+def test_an_answer_whose_reward_fails_costs_itself_only(capsys):
+    def reward_func(queries, prompts, labels):
+        return {"rewards": torch.tensor([1 / float(labels[0])])}
+
+    assert [answers.score(reward_func, "1+1=", "2", label) for label in ("0", "1")] == [0.0, 1.0]
+    assert "the reward function raised ZeroDivisionError('float division by zero') for the answer '2'" in (
+        capsys.readouterr().err
+    )
+
+
+def test_answers_end_as_in_training_without_the_padding_of_a_batch(tmp_path, one_thread):
+    small.make_checkpoint(addends.TASK, tmp_path / "model", seed=0, steps=3)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    tokenizer.save_pretrained(tmp_path / "model")
+    [(prompt, texts)] = answers.sample(tmp_path / "model", ["12="], tokens=12)
+    assert prompt == "12=" and len(texts) == 16
+    lengths = {text: len(tokenizer(text).input_ids) for text in texts}
+    assert all(text.count("<eos>") == text.endswith("<eos>") for text in texts)
+    assert all(text.endswith("<eos>") or length == 12 for text, length in lengths.items())
+    assert min(lengths.values()) < max(lengths.values())  # so that there was padding
 
 
 def test_ten_answers_are_shown_one_to_a_prompt_first():
