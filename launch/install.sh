@@ -129,7 +129,8 @@ torch=()
 if [[ $kind == cpu && -z ${PIP_FIND_LINKS:-}${PIP_EXTRA_INDEX_URL:-}${UV_FIND_LINKS:-}${UV_EXTRA_INDEX_URL:-}${UV_INDEX:-} ]]; then
     torch=(--torch-backend cpu)
 fi
-export UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}} UV_EXTRA_INDEX_URL=${UV_EXTRA_INDEX_URL:-${PIP_EXTRA_INDEX_URL:-}}
+links=${PIP_FIND_LINKS:-} # several are separated by blanks for pip and by commas for uv
+export UV_FIND_LINKS=${UV_FIND_LINKS:-${links// /,}} UV_EXTRA_INDEX_URL=${UV_EXTRA_INDEX_URL:-${PIP_EXTRA_INDEX_URL:-}}
 # An index beside PyPI may lack the version that is wanted: take the best of both, as pip does.
 export UV_INDEX_STRATEGY=${UV_INDEX_STRATEGY:-unsafe-best-match}
 install() { "$uv" pip install --quiet --python .venv/bin/python "${torch[@]}" "$@"; }

@@ -125,5 +125,5 @@ make_prompts "$prompts" $((steps * prompts_per_step)) "$prompts_seed"
 train
 run_job "$python" launch/pretrained/answers.py "$run/model" "$prompts/eval.jsonl" "$reward" --tokens "$max_new_tokens" \
     -o "$run/answers.json"
-rm -rf "$run/checkpoints/_actor" # 4 GB
 end_run
+rm -rf "$run/checkpoints/_actor" # 4 GB

@@ -4,10 +4,11 @@
 # in_background COMMAND…: starts it with stdin and Ctrl-C, both of which bash takes from such commands.
 in_background() { (trap - INT; exec "$@") <&0 & }
 
-# wait_for PID: returns its exit status. A signal ends bash's own `wait` before.
+# wait_for PID: returns its exit status. A signal ends bash's own `wait` before. Whether the job still runs is what bash
+# knows of it: the number of one that has ended may be another process's by now.
 wait_for() {
     local status
-    while wait "$1"; status=$?; kill -0 "$1" 2>/dev/null; do :; done
+    while wait "$1"; status=$?; ((status > 128)) && [[ " "$(jobs -pr | tr '\n' ' ') == *" $1 "* ]]; do :; done
     return "$status"
 }
 

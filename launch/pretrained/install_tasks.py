@@ -36,7 +36,7 @@ def install() -> int:
     """Install the extra `tasks` with uv if launch/install.sh has brought it, else with pip; the exit status."""
     uv = shutil.which("uv") or shutil.which(Path(sys.executable).with_name("uv"))
     environment = {
-        "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""),
+        "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "").replace(" ", ","),  # as uv separates them
         "UV_EXTRA_INDEX_URL": os.environ.get("PIP_EXTRA_INDEX_URL", ""),
         "UV_INDEX_STRATEGY": "unsafe-best-match",
         **os.environ,

@@ -1,12 +1,11 @@
 """Enters finished runs in a results file, see results.py.
 
     python launch/study/enter.py FILE --run RUN [--after RUN …] [--evaluate] [--part N] [--answers]
-    python launch/study/enter.py FILE --collect FOLDER [--evaluate]
 
 RUN is the folder of a run that is complete: with its recipe, its TensorBoard logs and its model. Its name is
 TASK-ARM-seedN, such as routes-stare-seed0. Where stages were trained one after the other, --run is the last one, whose
-recipe counts, and --after are those before it, in their order. --collect enters all complete runs of a FOLDER, one
-stage each, also of another checkout. --evaluate samples answers of the last stage's model, to the prompts of TASK.
+recipe counts, and --after are those before it, in their order. --evaluate samples answers of the last stage's model to
+the prompts of TASK.
 --part 3 computes the figures over the last third of the steps, not over their second half. --answers adds what
 launch/pretrained/answers.py wrote into RUN/answers.json: its figures, and ten of its answers.
 """
@@ -46,6 +45,14 @@ def last_part(series: Series | None, part: int) -> np.ndarray | None:
     return None if series is None else series.values[-max(1, -(-len(series.values) // part)) :]
 
 
+def at_steps(series: Series | None, steps: np.ndarray) -> np.ndarray | None:
+    """The values at these steps, NaN where there is none; None without a series."""
+    if series is None:
+        return None
+    values = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
+    return np.array([values.get(step, np.nan) for step in steps.tolist()])
+
+
 def figures_of(run: Run, part: int = 2) -> dict[str, float | str | None]:
     """What the tables and claims of the studies are made of; None for what was not logged.
 
@@ -55,12 +62,13 @@ def figures_of(run: Run, part: int = 2) -> dict[str, float | str | None]:
     entropy, reward = run.finite(ENTROPY), run.finite(*REWARD_TAGS)
     if entropy is None or reward is None:
         raise SystemExit(f"enter: {run.name} logged no entropy or no reward")
-    last, authority = last_part(entropy, part), last_part(run.finite(AUTHORITY), part)
-    targets = last_part(run.finite(TARGET), part)
-    if targets is None or len(targets) != len(last):
+    last = last_part(entropy, part)
+    steps = entropy.steps[-len(last) :]
+    authority, targets = at_steps(run.finite(AUTHORITY), steps), at_steps(run.finite(TARGET), steps)
+    if targets is None:
         targets = np.full(len(last), SHARE * entropy.values[0])
     in_band = np.abs(last - targets) <= BAND * targets
-    able = None if authority is None or len(authority) != len(last) else authority >= LITTLE_AUTHORITY
+    able = None if authority is None else authority >= LITTLE_AUTHORITY
     effort, kl, seconds = last_part(run.finite(EFFORT), part), run.finite(*KL), last_part(run.finite(SECONDS), part)
     figures = {
         "steps": int(entropy.steps[-1]),
@@ -158,9 +166,7 @@ def enter(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path)
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--run", type=results.run_folder)
-    which.add_argument("--collect", type=results.run_folder, metavar="FOLDER")
+    parser.add_argument("--run", type=results.run_folder, required=True)
     parser.add_argument("--after", nargs="*", type=Path, default=[], metavar="RUN", help="the stages before --run")
     parser.add_argument("--evaluate", action="store_true", help="sample answers of the model of the last stage")
     parser.add_argument("--part", type=int, default=2, metavar="N", help="figures of the last Nth of the steps")
@@ -170,9 +176,7 @@ def main() -> None:
     evaluate = None
     if args.evaluate:  # imports torch and transformers, which take seconds
         from evaluate import evaluate
-    runs = [args.run] if args.run else sorted(recipe.parent for recipe in args.collect.glob("*/recipe"))
-    for run in runs:
-        enter(args.file, run, args.after, evaluate, args.part, args.answers)
+    enter(args.file, args.run, args.after, evaluate, args.part, args.answers)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,9 @@ def read(file: Path) -> list[Result]:
     """
     found: list[Result] = []
     names: set[str] = set()
-    for number, text in enumerate(file.read_text().splitlines() if file.exists() else (), 1):
+    # Not splitlines: an answer may have another character that ends a line.
+    lines = file.read_text().removesuffix("\n").split("\n") if file.exists() and file.stat().st_size else []
+    for number, text in enumerate(lines, 1):
         try:
             line = json.loads(text)
             found.append(Result(**{**line, "stages": [Stage(**stage) for stage in line["stages"]]}))

@@ -196,9 +196,8 @@ def test_a_recipe_is_the_same_on_every_machine_and_in_every_order(tmp_path):
 
 def test_a_finished_run_becomes_a_line_once_and_is_done_then(tmp_path, monkeypatch, capsys):
     run, file = write_run(tmp_path / "routes-stare-seed3", 0.52, 0.9), tmp_path / "results/lines.jsonl"
-    (tmp_path / "routes-grpo-seed3").mkdir()  # is not complete, so it has no recipe
     for _ in range(2):
-        monkeypatch.setattr(sys, "argv", ["enter.py", str(file), "--collect", str(tmp_path)])
+        monkeypatch.setattr(sys, "argv", ["enter.py", str(file), "--run", str(run)])
         enter.main()
     assert (
         capsys.readouterr().out
@@ -206,6 +205,8 @@ def test_a_finished_run_becomes_a_line_once_and_is_done_then(tmp_path, monkeypat
     )
     [line] = results.read(file)
     assert str(tmp_path) not in file.read_text()
+    line.stages[0].answers.append({"question": "?", "answer": "a bird\u2028sings\x85", "reward": 1.0})
+    assert results.enter(tmp_path / "answers.jsonl", line) and results.read(tmp_path / "answers.jsonl") == [line]
     assert (line.task, line.arm, line.seed, line.figures["verdict"]) == ("routes", "stare", 3, "held")
     assert line.machine["torch"] == version("torch") and line.machine["cpu"]
     wanted = {"first_entropy": 1.0, "target": 0.5, "entropy": 0.52, "in_band": 1.0, "with_authority": 1.0, "steps": 40}
@@ -245,7 +246,19 @@ def test_a_long_curve_is_thinned_to_the_means_of_equal_spans(tmp_path):
     assert set(stage.curves["reward"]) == {0.5} and stage.figures["reward_end"] == 0.5
     # Half of the first entropy is 0.005; there is no target, no authority and no verdict.
     assert stage.figures["target"] == 0.005 and stage.figures["in_band"] == 0
-    assert stage.figures["with_authority"] is None and stage.figures["verdict"] is None
+    assert stage.figures["with_authority"] == 1 and stage.figures["verdict"] is None
+
+
+def test_a_figure_that_a_step_lacks_moves_no_other(tmp_path):
+    folder = tmp_path / "routes-stare-seed0"
+    with SummaryWriter(str(folder / "tensorboard")) as writer:
+        for step in range(1, 41):
+            entropy = float("nan") if step == 25 else 0.52
+            steps_figures = {"entropy/mean": entropy, "entropy/target": 0.5, "rollout/reward_mean": 0.9}
+            for name, value in (steps_figures | {"entropy/authority": 0.8}).items():
+                writer.add_scalar(f"train/{name}", value, step)
+    figures = enter.stage(folder, part=3).figures
+    assert (figures["target"], figures["in_band"], figures["with_authority"]) == (0.5, 1.0, 1.0)
 
 
 def test_the_bootstrap_interval_of_a_few_seeds():

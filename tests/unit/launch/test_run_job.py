@@ -137,6 +137,20 @@ def test_a_study_ends_all_of_its_runs_and_starts_no_more(checkout, number, statu
     assert not (checkout / "afterwards").exists()
 
 
+def test_a_number_that_another_process_has_by_now_is_not_waited_for():
+    """`kill` finds one. The job ended with a status like that of an interrupted `wait`."""
+    script = """
+source launch/run_job.sh
+kill() { return 0; }
+in_background bash -c 'exit 143'
+job=$!
+while [[ -n $(jobs -pr) ]]; do sleep 0.1; done
+wait_for "$job" || echo "status $?"
+"""
+    done = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.returncode) == ("status 143\n", 0)
+
+
 def test_a_study_goes_through_its_runs_and_fails_if_one_has_failed(checkout):
     with start(checkout, "reversal_study.sh", JOBS="2", STATUS="0") as process:
         said, _ = process.communicate(timeout=60)

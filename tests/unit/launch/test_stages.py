@@ -336,7 +336,6 @@ def test_results_that_are_not_there_are_no_study_without_runs(tmp_path, monkeypa
     [
         *((study, ["none-seed0"]) for study in ("both_ways", "methods", "reversal_results", "summary", "two_targets")),
         ("enter", ["lines.jsonl", "--run", "none-seed0"]),
-        ("enter", ["lines.jsonl", "--collect", "none-seed0"]),
     ],
 )
 def test_a_run_that_is_not_there_is_told_in_a_sentence(tmp_path, monkeypatch, capsys, study, words):
