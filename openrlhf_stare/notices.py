@@ -18,6 +18,11 @@ def notice(sentence: str) -> None:
     print(f"{MARK}{printable(sentence)}", file=sys.stderr, flush=True)
 
 
+def without_secrets(url: str) -> str:
+    """An address without user, password and query."""
+    return re.sub(r"//[^/@]*@", "//", url).partition("?")[0]
+
+
 def printable(text: str) -> str:
     """The text without what would act on a terminal, such as a title, the clipboard or the direction of writing.
 

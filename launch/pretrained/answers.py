@@ -22,7 +22,7 @@ from statistics import fmean
 import torch
 
 from openrlhf_stare import runtime
-from openrlhf_stare.rewards.responses import SPECIAL_TOKENS
+from openrlhf_stare.rewards.responses import without_special_tokens
 from openrlhf_stare.rollout.reward_answers import as_wanted
 
 PROMPTS = 16  # at most
@@ -135,7 +135,7 @@ def main() -> int:
     sampled = sample(args.model_dir, [row["input"] for row in rows], args.tokens)
     for row, (prompt, texts) in zip(rows, sampled, strict=True):
         rewards.append([score(reward_func, prompt, text, row["label"]) for text in texts])
-        answers.append([SPECIAL_TOKENS.sub("", text).strip() for text in texts])
+        answers.append([without_special_tokens(text).strip() for text in texts])
         for place in range(SHOWN_OF_A_PROMPT):
             answer = {"question": row["input"], "answer": answers[-1][place], "reward": rewards[-1][place]}
             shown.append({"place": place, **answer})

@@ -11,7 +11,7 @@ import re
 
 import torch
 
-from openrlhf_stare.rewards.responses import SPECIAL_TOKENS, response_of
+from openrlhf_stare.rewards.responses import response_of, without_special_tokens
 
 FEWEST, MOST = 5, 10  # words
 SENTENCE = re.compile(r"[A-Z][A-Za-z']*(?:[,;]? [A-Za-z']+)*\.")
@@ -69,7 +69,7 @@ def score(answer: str, given: tuple[str, str], right: bool = True) -> float:
 
 def answer_in(query: str, prompt: str) -> str:
     """The response without the special tokens at its end and without blanks around it."""
-    return SPECIAL_TOKENS.sub("", response_of(query, prompt) or "").strip()
+    return without_special_tokens(response_of(query, prompt) or "").strip()
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> dict:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from openrlhf_stare.actor_group.settings import flat
+from openrlhf_stare.notices import without_secrets
 
 # The parts of the flags that say what is trained and how.
 PARTS = ("actor", "algo", "critic", "data", "policy_loss", "reward", "rollout", "sr_grpo", "tool", "tpo", "train")
@@ -36,7 +37,7 @@ def training_flags(args: SimpleNamespace) -> dict[str, object]:
         if not NOT_TOLD.fullmatch(flag)
     }
     if isinstance(urls := flags.get("reward.remote_url"), list):
-        flags["reward.remote_url"] = [_without_secrets(url) for url in urls]
+        flags["reward.remote_url"] = [without_secrets(url) for url in urls]
     return flags
 
 
@@ -54,11 +55,6 @@ def other_flags(saved: Mapping[str, object], args: SimpleNamespace) -> str | Non
     changes = ", ".join(f"{flag} {_shown(saved[flag])} -> {_shown(flags[flag])}" for flag in differing)
     weights = f", but the weights are the checkpoint's and not those of --{MODEL}" if MODEL in differing else ""
     return f"The checkpoint was made with other flags ({changes}): from here on this job's hold{weights}"
-
-
-def _without_secrets(url: str) -> str:
-    """An address without user, password and query."""
-    return re.sub(r"//[^/@]*@", "//", url).partition("?")[0]
 
 
 def _shown(value: object) -> str:

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from openrlhf_stare import dealing, runtime, tools
 from openrlhf_stare.driver import rows, run_folder
-from openrlhf_stare.notices import notice
+from openrlhf_stare.notices import notice, without_secrets
 from openrlhf_stare.options import UsageError
 
 HUB_SECONDS = 10  # for the Hub to answer at all, perhaps through a slow proxy: as long as its clients wait
@@ -54,8 +54,8 @@ def check(args: SimpleNamespace) -> dict[str, str]:
         scripts = _scripts(args)
         for url, cause in unreachable(args).items():
             notice(
-                f"--reward.remote_url {url} takes no connection from the driver's machine ({cause}): start the "
-                "server, unless the nodes that sample reach it"
+                f"--reward.remote_url {without_secrets(url)} takes no connection from the driver's machine ({cause}): "
+                "start the server, unless the nodes that sample reach it"
             )
         variables = look_for_the_hub(args)
         with ExitStack() as trials:  # imported while this process imports what reads data and model
@@ -350,6 +350,8 @@ def _cut_prompts(args: SimpleNamespace, sets: list[rows.Rows]) -> Iterator[str]:
         return
     answer = args.rollout.max_new_tokens or 1
     room = args.data.max_len - answer
+    if room == 0:  # of which OpenRLHF takes the last 0 tokens, all of them
+        return
     for one in sets:
         if one.longest is None:
             continue
@@ -457,7 +459,8 @@ def reward(args: SimpleNamespace) -> str:
     if agent := args.train.agent_func_path:
         return f"agent {agent}"
     silent = unreachable(args)
-    urls = [f"{url} (no connection: {silent[url]})" if url in silent else url for url in args.reward.remote_url or ()]
+    shown = {url: without_secrets(url) for url in args.reward.remote_url or ()}
+    urls = [f"{name} (no connection: {silent[url]})" if url in silent else name for url, name in shown.items()]
     return ", ".join(urls) or f"reward model {args.reward.model_name_or_path}"
 
 

@@ -42,7 +42,7 @@ class Rows:
 
 
 def check(flag: str, name: str, split: str, keys: list[str], first: dict, args: SimpleNamespace) -> Rows:
-    """Look for the columns `keys`, and for a prompt, in every row of the file, or the files of a pattern.
+    """Look for the columns `keys`, and for a prompt, in every row that is used of the file, or the files of a pattern.
 
     Raises:
         UsageError: a row has none of one, or cannot be read.
@@ -52,6 +52,9 @@ def check(flag: str, name: str, split: str, keys: list[str], first: dict, args: 
     count, most, longest, place = 0, -1, None, ""
     try:
         for file, number, row in rows:
+            count += 1
+            if count > args.data.max_samples:  # OpenRLHF takes that many of each data set
+                continue
             for key in keys:
                 if row.get(key) is None:
                     raise UsageError(
@@ -59,7 +62,6 @@ def check(flag: str, name: str, split: str, keys: list[str], first: dict, args: 
                     )
             if problem := no_prompt(row, args):
                 raise UsageError(f"{flag} {file}: row {number} has {problem}")
-            count += 1
             if (length := len(str(row[args.data.input_key]))) > most:
                 most, longest, place = length, row, f"{file}: row {number}"
     except Malformed as error:

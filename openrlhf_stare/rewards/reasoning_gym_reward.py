@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from openrlhf_stare.notices import notice
-from openrlhf_stare.rewards.responses import SPECIAL_TOKENS, response_of
+from openrlhf_stare.rewards.responses import response_of, without_special_tokens
 from openrlhf_stare.rewards.workers import WorkerFailed, Workers
 
 SECONDS = 5.0  # wall-clock time for one answer; most take a few milliseconds
@@ -48,7 +48,7 @@ _told: set[str] = set()
 
 def answer_in(response: str, right: object) -> str | None:
     """The answer in a response to an entry whose own answer is `right`; None: there is none."""
-    text = SPECIAL_TOKENS.sub("", response).replace("−", "-")
+    text = without_special_tokens(response).replace("−", "-")
     if tagged := [found.strip() for found in TAGGED.findall(text) if found.strip()]:
         return tagged[-1]
     if isinstance(right, str) and NUMBER.fullmatch(right.strip()):

@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 from bisect import bisect
 
-# At the end of a response, in the ways of writing that models have; DeepSeek's bar is the wide one.
-SPECIAL_TOKENS = re.compile(r"(?:\s*(?:<[|\uff5c][^<>|\uff5c\s]*[|\uff5c]>|</s>|<eos>|<pad>|<end_of_turn>))+\s*$")
+# In the ways of writing that models have; DeepSeek's bar is the wide one.
+SPECIAL_TOKEN = re.compile(r"<[|\uff5c][^<>|\uff5c\s]*[|\uff5c]>|</s>|<eos>|<pad>|<end_of_turn>")
 TAIL = 32  # letters of a prompt by which its end is known
+
+
+def without_special_tokens(text: str) -> str:
+    """The text without the special tokens at its end and the blanks around them; as it is where there are none."""
+    rest = text.rstrip()
+    # From the end: one pattern for all of them takes minutes for what a collapsed policy may write.
+    while (start := rest.rfind("<")) >= 0 and SPECIAL_TOKEN.fullmatch(rest, start):
+        text = rest = rest[:start].rstrip()
+    return text
 
 
 def response_of(query: str, prompt: str) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from openrlhf_stare.notices import notice
+from openrlhf_stare.notices import notice, without_secrets
 
 WANTED = (
     'OpenRLHF wants {"rewards": torch.tensor([0.5]), "scores": torch.tensor([0.5])} for one response, "scores" being '
@@ -34,7 +34,9 @@ def telling_fetch(fetch: Callable[..., Awaitable[list]]) -> Callable[..., Awaita
         try:
             return [as_wanted(answer) for answer in await fetch(self, queries, prompts, labels)]
         except Exception as error:  # the file or the server is the user's
-            who = "function" if self.reward_func else f"server {', '.join(self.reward_endpoints)}"
+            who = (
+                "function" if self.reward_func else f"server {', '.join(map(without_secrets, self.reward_endpoints))}"
+            )
             _tell_once(who, error, prompts[0])
             raise
 

@@ -456,6 +456,9 @@ def test_a_prompt_without_room_is_told(args, tmp_path, capsys):
     files.check(args)
     told = capsys.readouterr().err
     assert f"rows.jsonl: row 18 has a prompt of {room + 1} tokens, and --data.max_len 32 leaves {room} beside" in told
+    args.rollout.max_new_tokens = args.data.max_len  # where OpenRLHF takes a prompt as it is
+    files.check(args)
+    assert "cut off" not in capsys.readouterr().err
 
 
 def test_a_model_is_not_written_over(args, tmp_path, capsys):
@@ -686,6 +689,17 @@ def test_a_job_without_an_address_asks_none(args, tiny_task, monkeypatch):
 # The rows of a local file
 
 ROWS = [json.dumps({"input": f"{n}=", "label": str(n)}) for n in range(10, 22)]
+
+
+def test_rows_that_are_not_used_need_not_be_whole(args, tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join([*ROWS, '{"input": null}', json.dumps({"input": "1" * 99, "label": ""})]) + "\n")
+    args.data.prompt_dataset, args.data.max_samples = str(path), len(ROWS)
+    assert all(row.ok for row in preflight.look(args, None))
+    files.check(args)
+    assert "cut off" not in capsys.readouterr().err
+    args.data.max_samples += 1
+    assert f"row {len(ROWS) + 1} has no input" in failure(args)[1]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_stare.rewards.responses import without_special_tokens
+
 REWARD = Path(__file__).parents[3] / "openrlhf_stare" / "rewards" / "reasoning_gym_reward.py"
 PROMPT = "<|im_start|>user\nWhat is 3 + 4?<|im_end|>\n<|im_start|>assistant\n"
 ENTRY = {"question": "What is 3 + 4?", "answer": "7", "metadata": {"source_dataset": "sums", "terms": [3, 4]}}
@@ -97,6 +99,15 @@ def test_a_scorer_that_raises_gives_no_reward_and_is_told_once_for_each_task(rew
     )
     assert "its response is left out of training" in told[0] and "The scorer of other raised KeyError" in told[1]
     assert given(reward, "7") == (1, 1, 1, 0)
+
+
+def test_special_tokens_are_taken_off_the_end_alone():
+    deepseek = "<\uff5cend\u2581of\u2581sentence\uff5c>"
+    for end in ("</s>", "<|im_end|>", "<eos><pad><pad>", f" {deepseek}\n", "<end_of_turn>\n <pad> "):
+        assert without_special_tokens(f"a <pad> b{end}") == "a <pad> b"
+    for text in ("", "a b \n", "<pad>a", "a <b>", "a <|b c|>", "a <|b|> ."):
+        assert without_special_tokens(text) == text
+    assert without_special_tokens("<eos>") == ""
 
 
 def test_an_answer_that_hangs_costs_itself_only(tiny_gym, caplog):

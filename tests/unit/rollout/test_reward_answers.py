@@ -88,11 +88,12 @@ def test_a_server_that_does_not_answer_is_told_with_its_address(told, monkeypatc
     monkeypatch.setattr(agent.asyncio, "sleep", at_once)  # between its five requests
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{nobody.getsockname()[1]}/score"
-        executor = agent.SingleTurnAgentExecutor([address])
+        place = f"127.0.0.1:{nobody.getsockname()[1]}/score"
+        executor = agent.SingleTurnAgentExecutor([f"http://user:HIDDEN@{place}?key=HIDDEN"])
         with pytest.raises(RuntimeError):
             asyncio.run(executor._fetch_rewards_via_http(["1+1=3"], ["1+1="], ["2"]))
-    assert len(told) == 1 and told[0].startswith(f"The reward server {address} raised RuntimeError: Request error")
+    assert len(told) == 1 and "HIDDEN" not in told[0]
+    assert told[0].startswith(f"The reward server http://{place} raised RuntimeError: Request error")
 
 
 def test_several_numbers_for_one_response_are_told_as_well(tmp_path, told):
