@@ -48,9 +48,12 @@ class NoCompleteCheckpoint(RuntimeError):
 
 def model_folders(args: SimpleNamespace) -> list[Path]:
     """Where a job with OpenRLHF's nested arguments keeps its checkpoints: the actor's folder, and the critic's if the
-    job has a critic that was saved before."""
+    job has a critic that was saved before. One that is only begun, in a run that had none before, does not count."""
     actor, critic = Path(args.ckpt.path, "_actor"), Path(args.ckpt.path, "_critic")
-    return [actor, critic] if args.critic.model_name_or_path and critic.exists() else [actor]
+    if not (args.critic.model_name_or_path and critic.exists()):
+        return [actor]
+    was_alone = any(not is_checkpoint(critic / tag) for tag in finished_tags([actor]))
+    return [actor] if was_alone and not finished_tags([critic]) else [actor, critic]
 
 
 # ── one checkpoint ──
@@ -309,7 +312,7 @@ def resume_point(folders: Sequence[Path], damaged: Mapping[str, str] | None = No
         The tag, None for the beginning, and what to tell the user, a sentence.
 
     Raises:
-        NoCompleteCheckpoint: there were complete checkpoints, and all are damaged.
+        NoCompleteCheckpoint: there were complete checkpoints of each model, and all are damaged.
     """
     damaged = damaged or {}
     tag, passed_over = newest_complete(folders, damaged)
@@ -317,7 +320,7 @@ def resume_point(folders: Sequence[Path], damaged: Mapping[str, str] | None = No
     unusable = ", ".join(f"{name} (damaged: {damaged[name]})" if name in damaged else name for name in passed_over)
     if tag is not None:
         return tag, f"Resuming from checkpoint {tag}" + (f", past the incomplete {unusable}" if unusable else "")
-    if any(was_finished(folder / name) for folder in folders for name in passed_over):
+    if all(any(was_finished(folder / name) for name in passed_over) for folder in folders):
         raise NoCompleteCheckpoint(
             f"No checkpoint under {path} is complete any more ({unusable}): bring one back, or start from the "
             "beginning in another --ckpt.path"

@@ -52,7 +52,7 @@ class CheckpointedStrategy(DeepspeedStrategy):
             tag, sentence = self._resume_point()
             if self.is_rank_0():
                 notice(sentence)
-            if tag is None:
+            if tag is None or not checkpoints.is_complete(Path(load_dir, tag)):  # of a critic that starts anew
                 return None, {}
             checkpoints.refuse_other_type(Path(load_dir, tag), self.param_dtype)
         return super().load_ckpt(model, load_dir, tag, **options)

@@ -105,7 +105,7 @@ def model(args: SimpleNamespace) -> str:
     config = configs["--actor.model_name_or_path"]
     if config is None:
         return f"{name}, of ModelScope"
-    tokenizer = _tokenizer(name)
+    _tokenizer(name)  # can be read
     sizes, head = runtime.head_sizes(), _head_size(config)
     if sizes and head and head not in sizes and not args.dry_run:
         raise UsageError(
@@ -133,7 +133,7 @@ def model(args: SimpleNamespace) -> str:
             f"--data.max_len {args.data.max_len} is more than the {positions} positions of {name}, which vLLM "
             f"refuses: use at most {positions}"
         )
-    if args.data.apply_chat_template and not tokenizer.chat_template:
+    if args.data.apply_chat_template and not _with_template(name, config).chat_template:
         raise UsageError(f"--data.apply_chat_template finds no chat template in {name}: leave the flag out")
     return f"{name} ({config.model_type}, {positions} positions)"
 
@@ -214,6 +214,21 @@ def _tokenizer(name: str, flag: str = "--actor.model_name_or_path") -> Any:
             f"{flag} {name} has no tokenizer that can be read ({_first_line(error)}): save its base model's there"
         ) from None
     return tokenizer
+
+
+def _with_template(name: str, config: Any) -> Any:
+    """What has the chat template of the model to train: as for OpenRLHF the processor of one that takes images."""
+    if not hasattr(config, "vision_config"):
+        return _tokenizer(name)
+    from transformers import AutoProcessor
+
+    try:
+        return AutoProcessor.from_pretrained(name, trust_remote_code=True)
+    except Exception as error:
+        raise UsageError(
+            f"--actor.model_name_or_path {name} has no processor that can be read ({_first_line(error)}): save its "
+            "base model's there"
+        ) from None
 
 
 def _of_the_text(config: Any) -> Any:
@@ -439,7 +454,9 @@ def _preprocessed(row: dict, place: str, args: SimpleNamespace) -> tuple[str, ob
     template = None
     try:
         if args.data.apply_chat_template:
-            template = _tokenizer(args.actor.model_name_or_path).apply_chat_template
+            name = args.actor.model_name_or_path
+            config = _config("--actor.model_name_or_path", name, args.use_ms)
+            template = _with_template(name, config).apply_chat_template
         keys = args.data.input_key, args.data.label_key
         return preprocess_data(row, args.data.input_template, *keys, apply_chat_template=template)
     except Exception as error:  # a template is a program

@@ -285,6 +285,24 @@ def test_the_critic_counts_if_the_job_has_one_that_was_saved(tmp_path):
     (tmp_path / "_critic").mkdir()
     assert folders(critic=None) == ["_actor"]
     assert folders(critic="model") == ["_actor", "_critic"]
+    finished(tmp_path / "_actor/global_step1")
+    assert folders(critic="model") == ["_actor"]  # the critic came later, and has nothing yet
+    finished(tmp_path / "_critic/global_step2")
+    assert folders(critic="model") == ["_actor", "_critic"]
+
+
+@pytest.mark.parametrize("steps", [(1,), (1, 2, 3)])
+def test_a_job_killed_in_the_critics_first_save_goes_on(tmp_path, steps):
+    """From the beginning if it is the actor's first, too, and else with a critic that starts anew."""
+    args = SimpleNamespace(ckpt=SimpleNamespace(path=tmp_path), critic=SimpleNamespace(model_name_or_path="model"))
+    for step in steps:
+        finished(tmp_path / f"_actor/global_step{step}")
+    begun(tmp_path / f"_critic/global_step{steps[-1]}")
+    tag, sentence = resume_point(checkpoints.model_folders(args))
+    if len(steps) == 1:
+        assert tag is None and "(global_step1 was only begun): started from the beginning" in sentence
+    else:
+        assert (tag, sentence) == ("global_step3", "Resuming from checkpoint global_step3")
 
 
 def test_a_process_that_does_not_see_what_the_driver_found_says_so(folder):

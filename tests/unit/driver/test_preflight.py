@@ -20,6 +20,8 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from openrlhf_stare import runtime, tools
 from openrlhf_stare.driver import files, preflight, rows
@@ -444,6 +446,30 @@ def test_what_max_samples_leaves_out_is_told(args, tmp_path, capsys):
     told = capsys.readouterr().err
     assert "--data.max_samples 16 holds for --eval.dataset too: 16 of 32 prompts are used" in told
     assert "keeps the first" not in told
+
+
+def test_a_model_that_takes_images_has_the_template_of_its_processor(args, tmp_path):
+    """From `chat_template.json`, which transformers reads for processors alone."""
+    words = {word: place for place, word in enumerate(["a", "<unk>", "<image>", "</s>"])}
+    Tokenizer(WordLevel(words, unk_token="<unk>")).save(str(tmp_path / "tokenizer.json"))
+    parts = {
+        "tokenizer_config": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "unk_token": "<unk>"},
+        "config": {"model_type": "llava", "vision_config": {"model_type": "clip_vision_model"}, "text_config": {}},
+        "preprocessor_config": {"image_processor_type": "CLIPImageProcessor"},
+        "processor_config": {"processor_class": "LlavaProcessor", "image_token": "<image>", "patch_size": 14},
+    }
+    for name, contents in parts.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(contents))
+    args.actor.model_name_or_path, args.data.apply_chat_template = str(tmp_path), True
+    with pytest.raises(UsageError, match="finds no chat template in"):
+        files.model(args)
+    template = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{% endfor %}"
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    assert files.model(args).startswith(f"{tmp_path} (llava")
+    assert files._preprocessed({"input": "1+1=", "label": "2"}, "row 1", args) == ("user: 1+1=", "2")
+    (tmp_path / "preprocessor_config.json").unlink()
+    with pytest.raises(UsageError, match="has no processor that can be read"):
+        files.model(args)
 
 
 def test_a_prompt_without_room_is_told(args, tmp_path, capsys):

@@ -303,6 +303,9 @@ def test_without_a_sandbox_the_job_does_not_start_unless_the_user_insists(tmp_pa
     monkeypatch.setenv("PATH", str(tmp_path))
     words = ["--reward.remote_url", "http://host:1/score"]
     assert "install the package bubblewrap" in refusal(*words)
+    # A driver on a machine where no engine runs.
+    for elsewhere in (["--no_checks"], ["--preflight", "--dry-run"]):
+        checks.check(parse("--train.agent_func_path", str(tools.AGENT), "--reward.remote_url", "there.py", *elsewhere))
     insisting = [*words, "--tool.run_model_code_without_sandbox", "--train.agent_func_path", str(tools.AGENT)]
     (warning,) = checks.check(parse(*insisting))
     assert "--tool.run_model_code_without_sandbox" in warning
