@@ -5,18 +5,21 @@ What a prompt has to be is asked of the first row of other data sets, too.
 
 from __future__ import annotations
 
+import codecs
 import glob
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 from openrlhf_stare import tools
 from openrlhf_stare.options import UsageError
 
 JSON = ("json", "jsonl")
+NOT_BLANK = re.compile(r"\S")
 KINDS = {
     str: "a text",
     **dict.fromkeys((bool, int, float), "a number"),  # of which a later row may be another
@@ -121,20 +124,50 @@ def malformed(name: str) -> str | None:
 
 
 def _json_rows(name: str) -> Iterator[tuple[str, int, dict]]:
-    """File, number from 1 and content of each row of JSON lines, or of one JSON array."""
+    """File, number from 1 and content of each row of JSON lines, or of one JSON array, as `datasets` reads them."""
     for file in sorted(glob.glob(name)):
         with open(file, "rb") as stream:
-            is_array = stream.read(1) == b"["
-            stream.seek(0)
+            if stream.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+                stream.seek(0)
+            start = stream.tell()
+            while (first := stream.read(1)).isspace():
+                pass
+            stream.seek(start)
             rows: Iterable[tuple[int, object]]
-            if is_array:
+            if first == b"[":
                 rows = enumerate(_parsed(stream.read(), file, "it"), start=1)
             else:
-                rows = ((n, _parsed(line, file, f"row {n}")) for n, line in enumerate(stream, 1) if line.strip())
+                rows = _objects(stream, file)
             for number, row in rows:
                 if not isinstance(row, dict):
                     raise Malformed(f"{file}: row {number} is not a JSON object with columns")
                 yield file, number, row
+
+
+def _objects(stream: BinaryIO, file: str) -> Iterator[tuple[int, object]]:
+    """The rows below one another: a line each, or from the first line that is none on as they come."""
+    for number, line in enumerate(stream, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, json.loads(line)
+        except ValueError as error:
+            found: list[object] = []
+            try:
+                for value in _one_after_the_other((line + stream.read()).decode()):
+                    found.append(value)
+            except ValueError as of_a_later:
+                why = of_a_later if found else error
+                raise Malformed(f"{file}: row {number + len(found)} is not valid JSON ({why})") from None
+            yield from enumerate(found, start=number)
+            return
+
+
+def _one_after_the_other(text: str) -> Iterator[object]:
+    place, decoder = 0, json.JSONDecoder()
+    while start := NOT_BLANK.search(text, place):
+        value, place = decoder.raw_decode(text, start.start())
+        yield value
 
 
 def _parsed(text: bytes, file: str, what: str) -> Any:

@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
+import datasets
 import psutil
 import pytest
 from tokenizers import Tokenizer
@@ -726,6 +727,33 @@ def test_rows_that_are_not_used_need_not_be_whole(args, tmp_path, capsys):
     assert "cut off" not in capsys.readouterr().err
     args.data.max_samples += 1
     assert f"row {len(ROWS) + 1} has no input" in failure(args)[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n [" + ",".join(ROWS) + "]",
+        "\ufeff[" + ",\n".join(ROWS) + "]\n",
+        "\ufeff" + "\n\n".join(ROWS),
+        "\n".join(json.dumps(json.loads(row), indent=2) for row in ROWS),
+        "".join(ROWS),
+        "\n".join([*ROWS[:3], " ".join(ROWS[3:])]),
+    ],
+    ids=["blanks before", "mark and array", "mark and lines", "over several lines", "without lines", "on one line"],
+)
+def test_rows_are_read_in_the_ways_that_openrlhf_reads_them(args, tmp_path, text):
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    theirs = [dict(row) for row in datasets.load_dataset("json", data_files=str(path), streaming=True)["train"]]
+    assert [row for _, _, row in rows._json_rows(str(path))] == theirs == [json.loads(row) for row in ROWS]
+    args.data.prompt_dataset = str(path)
+    assert found(args)["data"].ok
+
+
+def test_a_malformed_object_over_several_lines_is_named(tmp_path):
+    text = "\n".join(json.dumps(json.loads(row), indent=2) for row in ROWS[:4])
+    (tmp_path / "rows.json").write_text(f"{text.removesuffix('}')}\n{text}")
+    assert "rows.json: row 4 is not valid JSON (" in rows.malformed(str(tmp_path / "rows.json"))
 
 
 @pytest.mark.parametrize(
