@@ -15,6 +15,8 @@ steps=${STEPS:-400} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1}
 positive STEPS "$steps"
 positive JOBS "$jobs"
 home=$PWD/runs/entropy_study
+# As in launch/second_stage.sh, which goes on from these runs, and would train them anew in another type.
+export OPENRLHF_STARE_CPU_DTYPE=${OPENRLHF_STARE_CPU_DTYPE:-float32}
 
 if (($# == 0)); then
     train_all

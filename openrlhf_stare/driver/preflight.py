@@ -171,13 +171,13 @@ def _ask_nodes(args: SimpleNamespace, token: str | None, here: list[Row]) -> lis
 
     seconds = _seconds()
     task, deadline = ray.remote(num_cpus=0, max_retries=0)(_look_in_a_worker), time.monotonic() + seconds
-    answers = {}
+    answers = []
     for node in _alive():
         here_only = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         address = node["NodeManagerAddress"]
-        answers[address] = task.options(scheduling_strategy=here_only).remote(args, token, address)
+        answers.append((address, task.options(scheduling_strategy=here_only).remote(args, token, address)))
     rows = []
-    for address, answer in answers.items():
+    for address, answer in answers:
         try:
             rows += ray.get(answer, timeout=max(0, deadline - time.monotonic()))
         except ray.exceptions.GetTimeoutError:
