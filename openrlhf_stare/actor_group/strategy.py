@@ -49,10 +49,12 @@ class CheckpointedStrategy(DeepspeedStrategy):
 
     def load_ckpt(self, model, load_dir, tag=None, **options):
         if tag is None and not self.use_ds_universal_ckpt:
-            tag, sentence = self._resume_point()
+            tag, sentence, folders = self._resume_point()
+            if Path(load_dir) not in folders:  # a critic starts anew, as the driver has said
+                return None, {}
             if self.is_rank_0():
                 notice(sentence)
-            if tag is None or not checkpoints.is_complete(Path(load_dir, tag)):  # of a critic that starts anew
+            if tag is None:
                 return None, {}
             checkpoints.refuse_other_type(Path(load_dir, tag), self.param_dtype)
         return super().load_ckpt(model, load_dir, tag, **options)
@@ -66,27 +68,29 @@ class CheckpointedStrategy(DeepspeedStrategy):
         if self.is_rank_0() and draft != folder:
             os.replace(draft, folder)
 
-    def _resume_point(self) -> tuple[str | None, str]:
+    def _resume_point(self) -> tuple[str | None, str, list[Path]]:
         """`checkpoints.resume_point`, the same on all ranks of actor and critic, past those whose files are damaged.
+
+        The folders are those that count.
 
         Raises:
             NoCompleteCheckpoint: on all ranks.
         """
-        folders = checkpoints.model_folders(self.args)
         damaged: dict[str, str] = {}
         while True:
             found: list[Any] = [None]
             if self.is_rank_0():
                 try:
-                    found = [checkpoints.resume_point(folders, damaged)]
+                    folders = checkpoints.model_folders(self.args)
+                    found = [(*checkpoints.resume_point(folders, damaged), folders)]
                 except checkpoints.NoCompleteCheckpoint as error:
                     found = [error]
             torch.distributed.broadcast_object_list(found)
             if isinstance(found[0], Exception):
                 raise found[0]
-            tag, sentence = found[0]
+            tag, sentence, folders = found[0]
             if tag is None or not (file := self._damaged_file(folders, tag)):
-                return tag, sentence
+                return tag, sentence, folders
             damaged[tag] = file
 
     def _damaged_file(self, folders: list[Path], tag: str) -> str | None:

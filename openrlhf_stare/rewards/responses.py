@@ -13,7 +13,7 @@ TAIL = 32  # letters of a prompt by which its end is known
 def without_special_tokens(text: str) -> str:
     """The text without the special tokens at its end and the blanks around them; as it is where there are none."""
     rest = text.rstrip()
-    # From the end: one pattern for all of them takes minutes for what a collapsed policy may write.
+    # From the end: with one pattern for all of them the time grows as the square of blanks or tokens in a row.
     while (start := rest.rfind("<")) >= 0 and SPECIAL_TOKEN.fullmatch(rest, start):
         text = rest = rest[:start].rstrip()
     return text

@@ -9,6 +9,7 @@ from harness import FLAGS, fixed_experiences, parse
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from openrlhf.utils import get_strategy
 
+from openrlhf_stare.actor_group import checkpoints
 from openrlhf_stare.actor_group.critic import StareCriticActor
 from openrlhf_stare.actor_group.saving import own_values
 
@@ -66,3 +67,14 @@ def test_one_that_is_not_finite_is_not_saved(addends, critic, tmp_path):
     with pytest.raises(ray.exceptions.RayTaskError, match="final model"):
         run(critic, "save_model")
     assert not [*tmp_path.iterdir()]
+
+
+def test_one_that_was_killed_in_its_first_save_starts_anew_beside_the_actor_s_checkpoints(addends, critic, tmp_path):
+    for tag in ("global_step1", "global_step2"):
+        checkpoint = tmp_path / "_actor" / tag
+        checkpoints.begin(checkpoint)
+        (checkpoint / "metric.json").write_text("{}")
+        checkpoints.finish(checkpoint, checkpoints.sizes_of(checkpoint, [checkpoint / "metric.json"]))
+    checkpoints.begin(tmp_path / "_critic/global_step2")
+    start(critic, str(addends / "model"), "--ckpt.path", str(tmp_path), "--ckpt.load_enable")
+    assert all(value.isfinite().all() for value in run(critic, "parameters").values())
