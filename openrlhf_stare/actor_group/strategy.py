@@ -29,9 +29,9 @@ class CheckpointedStrategy(DeepspeedStrategy):
     """How the actor's and the critic's ranks save and load. All methods are collective."""
 
     def save_ckpt(self, model, save_dir, tag, max_num, max_mem, client_state=None, metric_value=None, metric_key=None):
-        checkpoint, folders = Path(save_dir, tag), checkpoints.model_folders(self.args)
+        checkpoint = Path(save_dir, tag)
         if self.is_rank_0():
-            limits = max_num, max_mem
+            folders, limits = checkpoints.model_folders(self.args), (max_num, max_mem)
             for deleted in checkpoints.before_saving(checkpoint, folders, *limits, self._read_ckpt_metric):
                 self.print(f"Deleted checkpoint {deleted}")
         torch.distributed.barrier()  # no rank writes before

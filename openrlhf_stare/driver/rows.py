@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from openrlhf_stare import tools
 from openrlhf_stare.options import UsageError
@@ -135,7 +135,7 @@ def _json_rows(name: str) -> Iterator[tuple[str, int, dict]]:
             stream.seek(start)
             rows: Iterable[tuple[int, object]]
             if first == b"[":
-                rows = enumerate(_parsed(stream.read(), file, "it"), start=1)
+                rows = enumerate(_array(stream.read(), file), start=1)
             else:
                 rows = _objects(stream, file)
             for number, row in rows:
@@ -170,11 +170,11 @@ def _one_after_the_other(text: str) -> Iterator[object]:
         yield value
 
 
-def _parsed(text: bytes, file: str, what: str) -> Any:
+def _array(text: bytes, file: str) -> list[object]:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise Malformed(f"{file}: {what} is not valid JSON ({error})") from None
+        raise Malformed(f"{file}: it is not valid JSON ({error})") from None
 
 
 def _table_rows(ending: str, name: str, split: str, keys: list[str]) -> Iterator[tuple[str, int, dict]]:

@@ -564,6 +564,12 @@ def test_a_reward_file_that_cannot_be_used(args, tmp_path, code, said):
     assert check == "reward" and sentence.startswith(f"--reward.remote_url {path} ") and said in sentence
 
 
+def test_an_agent_file_that_is_not_there(args):
+    args.train.agent_func_path = "/nowhere/agent.py"
+    check, sentence = failure(args)
+    assert check == "reward" and sentence.startswith("--train.agent_func_path /nowhere/agent.py is not a file on this")
+
+
 @pytest.mark.parametrize("code", ["import threading; threading.Event().wait()", "9**9**9**9"])
 def test_a_reward_file_that_hangs(args, tmp_path, monkeypatch, code):
     monkeypatch.setattr(files, "FILE_SECONDS", 5)
