@@ -48,12 +48,14 @@ class NoCompleteCheckpoint(RuntimeError):
 
 def model_folders(args: SimpleNamespace) -> list[Path]:
     """Where a job with OpenRLHF's nested arguments keeps its checkpoints: the actor's folder, and the critic's if the
-    job has a critic that was saved before. One that is only begun, in a run that had none before, does not count."""
+    job has a critic that was saved before. One that joins a run counts once both models have finished a checkpoint:
+    until then it starts anew from the actor's."""
     actor, critic = Path(args.ckpt.path, "_actor"), Path(args.ckpt.path, "_critic")
     if not (args.critic.model_name_or_path and critic.exists()):
         return [actor]
-    was_alone = any(not is_checkpoint(critic / tag) for tag in finished_tags([actor]))
-    return [actor] if was_alone and not finished_tags([critic]) else [actor, critic]
+    of_actor = finished_tags([actor])
+    joins = any(not is_checkpoint(critic / tag) for tag in of_actor)
+    return [actor] if joins and not set(of_actor) & set(finished_tags([critic])) else [actor, critic]
 
 
 # ── one checkpoint ──

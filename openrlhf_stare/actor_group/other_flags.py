@@ -15,10 +15,10 @@ from openrlhf_stare.notices import without_secrets
 
 # The parts of the flags that say what is trained and how.
 PARTS = ("actor", "algo", "critic", "data", "policy_loss", "reward", "rollout", "sr_grpo", "tool", "tpo", "train")
-# What of these only says where, how fast or how long.
+# What of these only says where, how fast or how long; and the clip range that OpenRLHF makes eps_clip_low_high of.
 NOT_TOLD = re.compile(
     r".*\.(num_nodes|num_gpus_per_node|offload|micro_batch_size|max_tokens_per_gpu|fused_head|num_episodes"
-    r"|gradient_checkpointing_\w+|colocate_\w+|dataloader_num_workers|save_value_network|adam\.\w+)"
+    r"|gradient_checkpointing_\w+|colocate_\w+|dataloader_num_workers|save_value_network|adam\.\w+|eps_clip)"
 )
 MODEL = "actor.model_name_or_path"
 

@@ -35,8 +35,8 @@ STUCK_ROLLOUTS = 20  # in a row, out of band with the strengths at their bounds,
 
 
 class EntropyOutOfRange(ArithmeticError):
-    """The entropy stayed beyond `stop_below` or `stop_above` for `stop_after` rollouts in a row, or was 0 where
-    something is to be a percentage of it."""
+    """The entropy stayed beyond `stop_below` or `stop_above` for `stop_after` rollouts in a row, or was not above 0
+    where something is to be a percentage of it."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class EntropyController:
             The strengths of the coming `fit`, by name, as `strengths` has them.
 
         Raises:
-            EntropyOutOfRange: the run's first one is 0, and an option is a percentage of it.
+            EntropyOutOfRange: the run's first one is not above 0, and an option is a percentage of it.
         """
         entropy = float(entropy)
         if not math.isfinite(entropy):
@@ -250,7 +250,7 @@ class EntropyController:
             return self.strengths
         if self.first_entropy is None:
             self.first_entropy = entropy
-        if self.first_entropy == 0 and self.control.percentages:
+        if self.first_entropy <= 0 and self.control.percentages:  # rounding, and samples, can make it negative
             raise EntropyOutOfRange(self._nothing_to_take_a_share_of())
         self.target = self.control.target_at(self.updates, self.first_entropy)
         self.updates += 1
@@ -307,13 +307,13 @@ class EntropyController:
     def _nothing_to_take_a_share_of(self) -> str:
         name, value = next(iter(self.control.percentages.items()))
         return (
-            f"The entropy of the run's first rollout is 0, and --entropy.{name} {value} of it is 0 too: start "
-            "from a model that is not certain of every token, or give nats"
+            f"The entropy of the run's first rollout is {self.first_entropy:.4g}, of which --entropy.{name} {value} "
+            "is no target or bound: start from a model that is not certain of every token, or give nats"
         )
 
     def _count_towards_a_stop(self, entropy: float) -> None:
         least, most = (self.control.nats(name, self.first_entropy) for name in ("stop_below", "stop_above"))
-        self.low_rollouts = self.low_rollouts + 1 if entropy < least else 0
+        self.low_rollouts = self.low_rollouts + 1 if 0 < least and entropy < least else 0
         self.high_rollouts = self.high_rollouts + 1 if 0 < most < entropy else 0
 
     def _step(self, shortfall: float) -> None:

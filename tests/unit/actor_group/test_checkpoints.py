@@ -287,7 +287,11 @@ def test_the_critic_counts_if_the_job_has_one_that_was_saved(tmp_path):
     assert folders(critic="model") == ["_actor", "_critic"]
     finished(tmp_path / "_actor/global_step1")
     assert folders(critic="model") == ["_actor"]  # the critic came later, and has nothing yet
+    # They save side by side. One that is killed when the critic has finished first goes on from the actor's before.
     finished(tmp_path / "_critic/global_step2")
+    begun(tmp_path / "_actor/global_step2")
+    assert folders(critic="model") == ["_actor"]
+    finished(tmp_path / "_actor/global_step2")
     assert folders(critic="model") == ["_actor", "_critic"]
 
 

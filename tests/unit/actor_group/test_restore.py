@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_stare import EntropyControl, EntropyController, StareOptions, worker
+from openrlhf_stare.driver import command, flags
 from openrlhf_stare.notices import ENGINES_READY
 
 worker.install()
@@ -140,6 +141,14 @@ def test_flags_other_than_the_checkpoints_are_told_in_one_line(words, said):
         assert sentence is None
     else:
         assert sentence.startswith(f"The checkpoint was made with other flags {said}") and "\n" not in sentence
+
+
+def test_another_clip_range_is_told_once():
+    """Of `--actor.eps_clip` OpenRLHF makes the pair."""
+    job = f"{JOB} --vllm.num_engines 1"
+    saved, now = (command.settle(flags.parse(f"{job} {words}".split())) for words in ("", "--actor.eps_clip 0.3"))
+    sentence = other_flags(training_flags(saved), now)
+    assert "(actor.eps_clip_low_high [0.2, 0.2] -> [0.3, 0.3]): from here on" in sentence
 
 
 def with_urls(words: str) -> SimpleNamespace:

@@ -154,7 +154,8 @@ def test_a_policy_that_has_collapsed_is_told():
     never = controller(W)
     for _ in range(20):
         never.update(0.0)
-    assert never.stop is None
+        never.update(-1e-9)  # of rounding
+    assert never.stop is None and never.low_rollouts == 0
 
 
 @pytest.mark.parametrize("schedule", ["open", "gate", "adaptive", "pi"])
@@ -252,14 +253,16 @@ def test_the_first_entropy_goes_through_a_checkpoint_and_a_change_of_flags():
     assert fresh.target == pytest.approx(0.3) and fresh.first_entropy == 0.8
 
 
-def test_no_percentage_is_taken_of_an_entropy_of_zero():
-    with pytest.raises(EntropyOutOfRange, match="rollout is 0, and --entropy.stop_above 50% of it is 0"):
+def test_no_percentage_is_taken_of_an_entropy_that_is_not_above_zero():
+    with pytest.raises(EntropyOutOfRange, match="rollout is 0, of which --entropy.stop_above 50% is no target or"):
         controller(W, stop_above="50%").update(0.0)
+    with pytest.raises(EntropyOutOfRange, match="rollout is -0.001, of which --entropy.target 50% .* or give nats$"):
+        controller(W, target="50%").update(-1e-3)
     begun = controller(W)
     assert begun.update(0.0) == {"reweight_w": 1.1}
     resumed = controller(W, target="50%", schedule="pi")
     resumed.follow(begun.state_dict())
-    with pytest.raises(EntropyOutOfRange, match="rollout is 0, and --entropy.target 50% of it is 0"):
+    with pytest.raises(EntropyOutOfRange, match="rollout is 0, of which --entropy.target 50% is no target"):
         resumed.update(0.3)
 
 
