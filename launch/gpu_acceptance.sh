@@ -44,6 +44,11 @@ quickstart() {
     nvidia-smi --id="$visible" --query-gpu=memory.used --format=csv,noheader,nounits --loop-ms=500 >"$logs/memory" &
     watcher=$!
     CUDA_VISIBLE_DEVICES=$visible STEPS=50 attempt "$name" bash launch/quickstart.sh "$@"
+    # A job that fails at once is over before nvidia-smi has looked.
+    for _ in {1..100}; do
+        [[ ! -s $logs/memory ]] || break
+        sleep 0.1
+    done
     kill "$watcher" 2>/dev/null || true
     watcher=
     echo "| $name: most memory in use on a GPU | $(sort -n "$logs/memory" | tail -n 1) MiB |" >>"$report"

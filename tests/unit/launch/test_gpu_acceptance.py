@@ -24,7 +24,7 @@ def accept(
     programs = {
         "bin/nvidia-smi": f"""case "$*" in
 *=index*) {numbers} ;;
-*--loop-ms*) echo 1200; echo 2400; exec sleep 60 ;;
+*--loop-ms*) sleep 0.5; printf '1200\\n2400\\n'; exec sleep 60 ;;
 *) echo 'NVIDIA H100, 81559 MiB, 580.1' ;;
 esac""",
         "launch/install.sh": f'echo "install $*" >>{checkout}/ran',
