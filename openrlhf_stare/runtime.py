@@ -142,11 +142,11 @@ def _version(package: str) -> str | None:
 
 def too_few_cores(gpus: int) -> Iterator[Finding]:
     """On a CPU each of a job's GPUs is a process, and the Ray of its own would start any number of them."""
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     if on_cpu() and gpus > PROCESSES_PER_CORE * cores:
         yield Finding(
             f"the {gpus} GPUs of the job",
-            f"would be {gpus} processes on the {cores} cores of this machine, which has no GPU",
+            f"would be {gpus} processes on the {cores} cores that it may use of this machine, which has no GPU",
             f"use at most {PROCESSES_PER_CORE * cores}, or set RAY_ADDRESS to a cluster that has GPUs",
         )
 

@@ -158,7 +158,7 @@ def _ask_cluster(args: SimpleNamespace, variables: dict[str, str]) -> list[Row]:
                 "other jobs (`ray job list`), or the job waits for them"
             )
         if runtime.OWN_RAY in total:
-            return f"no GPU: {needs.gpus} processes stand for GPUs on {os.cpu_count()} cores"
+            return f"no GPU: {needs.gpus} processes stand for GPUs on {len(os.sched_getaffinity(0))} cores"
         return f"{needs.gpus} of {total['GPU']:g} GPUs, {needs.cpus} of {total['CPU']:g} CPUs"
 
     return [_row("cluster", f"{len(_alive())} nodes", enough)]

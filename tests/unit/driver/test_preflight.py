@@ -327,7 +327,7 @@ def test_what_comes_from_modelscope_is_left_to_the_job(args):
 
 
 def test_more_processes_than_this_machine_can_run_are_refused_before_ray(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3})  # whatever else the machine has
     refuse(runtime.too_few_cores(8))
     with pytest.raises(UsageError, match="9 GPUs of the job would be 9 processes on the 2 cores"):
         refuse(runtime.too_few_cores(9))
