@@ -27,6 +27,7 @@ AT_LEAST_ONE = (
     "rollout.batch_size",
     "rollout.n_samples_per_prompt",
     "rollout.micro_batch_size",
+    "data.max_samples",
     "train.batch_size",
     "train.micro_batch_size",
     "train.max_epochs",
@@ -38,6 +39,7 @@ NOT_ZERO = {
     "eval.steps": "-1 for never",
     "logger.logging_steps": "1 for every step",
 }
+ZERO_STAGES = range(4)
 WHITENED = ("gae", "reinforce", "reinforce_baseline")  # whose advantages OpenRLHF normalises over the rollout
 COLDEST = 0.01  # a temperature below it, other than 0, is this one for vLLM
 # Of transformers' schedules those that work in OpenRLHF. It has no flag for the steps that warmup_stable_decay asks
@@ -81,13 +83,28 @@ def check(args: SimpleNamespace) -> list[str]:
 
 
 def _sizes(args: SimpleNamespace) -> Iterator[Finding]:
-    """What OpenRLHF, and rules to come, divide by; OpenRLHF in part only after a first step."""
+    """Numbers without which nothing runs. Rules to come divide by some, and OpenRLHF, in part after a first step."""
     for flag in AT_LEAST_ONE:
         if (value := _value(args, flag)) < 1:
             yield Finding(f"--{flag} {value}", "is below 1", "give 1 or more")
     for flag, remedy in NOT_ZERO.items():
         if _value(args, flag) == 0:
             yield Finding(f"--{flag} 0", "is no number of steps", f"give {remedy}")
+    horizon, at_once = args.algo.kl.horizon, args.rollout.vllm_generate_batch_size
+    if args.algo.kl.target and horizon < 1:
+        yield Finding(
+            f"--algo.kl.horizon {horizon}",
+            "is below 1, and each change of the coefficient by --algo.kl.target is divided by it",
+            "give a number of responses such as 10000",
+        )
+    if at_once is not None and at_once < 0:  # 0 is none given
+        yield Finding(
+            f"--rollout.vllm_generate_batch_size {at_once}",
+            "is below 0, and no prompt would be sampled",
+            "give 1 or more, or leave it out for --rollout.batch_size",
+        )
+    if args.ds.zero_stage not in ZERO_STAGES:
+        yield Finding(f"--ds.zero_stage {args.ds.zero_stage}", "is none of DeepSpeed's stages", "give 0, 1, 2 or 3")
 
 
 def _sampling(args: SimpleNamespace) -> Iterator[Finding]:
@@ -535,6 +552,13 @@ def _warnings(args: SimpleNamespace) -> Iterator[Finding]:
             "--entropy.measure sampled with --train.async_enable",
             "is an off-policy estimate, since the log-probs come from weights newer than the sampler's",
             "use exact for the entropy of the policy in training",
+        )
+    if _evaluates(args) and args.train.async_enable:
+        yield Finding(
+            f"--eval.steps {args.eval.steps} with --train.async_enable",
+            f"evaluates late, weights of up to --train.async_queue_size {args.train.async_queue_size} steps after the "
+            "step that is named, and a best checkpoint is newer than what was evaluated",
+            "evaluate saved models for exact figures",
         )
 
 

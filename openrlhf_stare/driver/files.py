@@ -358,27 +358,37 @@ def _doubts(args: SimpleNamespace, sets: list[rows.Rows]) -> Iterator[str]:
 
 
 def _cut_prompts(args: SimpleNamespace, sets: list[rows.Rows]) -> Iterator[str]:
-    """Prompts for which there is not the room. Of each local file the one with the most characters is looked at."""
+    """Prompts for which there is not the room. Of each local file the one with the most characters is looked at.
+
+    Raises:
+        UsageError: one would end the job.
+    """
     agent, name = args.train.agent_func_path, args.actor.model_name_or_path
     cuts_itself = agent and not tools.is_ours(agent)
     if cuts_itself or args.data.max_images_per_prompt > 0 or (args.use_ms and not os.path.isdir(name)):
         return
     answer = args.rollout.max_new_tokens or 1
     room = args.data.max_len - answer
-    if room == 0:  # of which OpenRLHF takes the last 0 tokens, all of them
-        return
+    # Where there is no room OpenRLHF takes the last 0 tokens, which are all of them, and vLLM a prompt below max_len.
+    longest = room or args.data.max_len - 1
     for one in sets:
         if one.longest is None:
             continue
         prompt, _ = _preprocessed(one.longest, one.place, args)
-        if len(prompt.encode()) <= room:  # a token has a byte or more
+        if len(prompt.encode()) <= longest:  # a token has a byte or more
             continue
-        if (tokens := len(_tokenizer(name)(text=prompt, add_special_tokens=False)["input_ids"])) > room:
-            yield (
-                f"{one.flag} {one.place} has a prompt of {tokens} tokens, and --data.max_len {args.data.max_len} "
-                f"leaves {room} beside an answer of {answer}: the beginnings of such prompts are cut off. Raise "
-                "--data.max_len, or leave them out"
+        if (tokens := len(_tokenizer(name)(text=prompt, add_special_tokens=False)["input_ids"])) <= longest:
+            continue
+        problem = f"{one.flag} {one.place} has a prompt of {tokens} tokens, and --data.max_len {args.data.max_len}"
+        if room == 0:
+            raise UsageError(
+                f"{problem} leaves nothing beside an answer of {answer}, so that OpenRLHF would not cut it and vLLM "
+                "refuse it: raise --data.max_len, or leave such prompts out"
             )
+        yield (
+            f"{problem} leaves {room} beside an answer of {answer}: the beginnings of such prompts are cut off. Raise "
+            "--data.max_len, or leave them out"
+        )
 
 
 def _first_with_columns(flag: str, name: str, split_flag: str, split: str, keys: dict[str, str]) -> dict:

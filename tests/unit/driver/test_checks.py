@@ -155,6 +155,12 @@ def refusal(*words: str) -> str:
         ("--rollout.batch_size", "0", "give 1 or more", ""),
         ("--rollout.n_samples_per_prompt", "0", "give 1 or more", ""),
         ("--rollout.micro_batch_size", "0", "give 1 or more", ""),
+        ("--rollout.vllm_generate_batch_size", "-1", "leave it out for --rollout.batch_size", ""),
+        ("--data.max_samples", "0", "give 1 or more", ""),
+        ("--algo.kl.horizon", "0", "such as 10000", "--algo.kl.target 6"),
+        ("--algo.kl.horizon", "-5", "such as 10000", "--algo.kl.target 6 --algo.kl.init_coef 0"),
+        ("--ds.zero_stage", "4", "give 0, 1, 2 or 3", ""),
+        ("--ds.zero_stage", "-1", "give 0, 1, 2 or 3", ""),
         ("--train.batch_size", "0", "give 1 or more", ""),
         ("--train.micro_batch_size", "0", "give 1 or more", ""),
         ("--train.max_epochs", "0", "give 1 or more", ""),
@@ -319,7 +325,10 @@ def test_no_option_takes_a_number_that_is_not_finite(name, value):
         "--actor.optim muon --actor.max_norm 0",
         "--critic.optim muon --advantage_estimator reinforce",  # there is no critic
         "--algo.advantage.no_std_norm --advantage_estimator reinforce",
-        "--algo.kl.target 6",
+        "--algo.kl.target 6 --algo.kl.horizon 1",
+        "--algo.kl.horizon 0",  # which only the adaptive coefficient reads
+        "--rollout.vllm_generate_batch_size 0 --data.max_samples 1 --ds.zero_stage 0",  # the first: as many as usual
+        "--eval.dataset eval.jsonl --eval.steps 5",
         "--rollout.top_p 0.9",
         "--rollout.temperature 2 --rollout.top_p 1e-3 --rollout.max_new_tokens 1",
         "--rollout.temperature 0.01",
@@ -454,6 +463,7 @@ def test_a_bonus_that_stays_0_is_refused(schedule):
         ),
         ("--policy_loss repo --entropy.target 50%", "--entropy.target 50% is only shown: --policy_loss repo acts"),
         ("--train.dynamic_batch_enable --ds.zero_stage 2", "--ds.zero_stage 2 trains on the last micro-batch"),
+        (f"{EVALUATION} --train.async_enable", "weights of up to --train.async_queue_size 1 steps after the step"),
         ("--entropy.measure sampled --train.async_enable", "--entropy.measure sampled"),
         ("--entropy.measure sampled --train.async_enable --policy_loss openrlhf", "--entropy.measure sampled"),
     ],

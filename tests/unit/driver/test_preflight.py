@@ -486,6 +486,11 @@ def test_a_prompt_without_room_is_told(args, tmp_path, capsys):
     args.rollout.max_new_tokens = args.data.max_len  # where OpenRLHF takes a prompt as it is
     files.check(args)
     assert "cut off" not in capsys.readouterr().err
+    write(tmp_path / "rows.jsonl", [*rows, {"input": "1" * 31, "label": ""}])
+    files.check(args)
+    write(tmp_path / "rows.jsonl", [*rows, {"input": "1" * 32, "label": ""}])
+    with pytest.raises(UsageError, match="row 18 has a prompt of 32 tokens, .* leaves nothing beside an answer of 32"):
+        files.check(args)
 
 
 def test_a_model_is_not_written_over(args, tmp_path, capsys):
