@@ -51,14 +51,6 @@ def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards_until_the_policy_
     }
 
 
-def test_help_shows_openrlhfs_flags_and_ours():
-    command = [sys.executable, "-m", "openrlhf_stare.train_ray", "--help"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0
-    for flag in ("--actor.policy_loss_type", "--advantage_estimator", "--policy_loss", "--stare.top_p_ratio"):
-        assert flag in result.stdout
-
-
 class TestOnARunningCluster:
     """What differs from a Ray of the job's own."""
 

@@ -7,9 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+SECONDS = 120  # for a moment that a test waits for
 
 
 @pytest.fixture
@@ -133,8 +137,7 @@ def test_a_signal_during_the_checks_ends_them_with_a_sentence(job, tmp_path, con
     reward = tmp_path / "hangs.py"
     reward.write_text(HANGS)
     with started(*job, "--reward.remote_url", str(reward), "--console", console) as process:
-        while not Path(f"{reward}.started").exists() and process.poll() is None:
-            time.sleep(0.1)
+        wait_for(process, Path(f"{reward}.started").exists, "the file was not imported")
         process.send_signal(number)
         said = process.communicate(timeout=60)[0]
     assert process.returncode == status and said.splitlines()[-1] == last and "Traceback" not in said
@@ -157,8 +160,8 @@ with signals.told():
 def test_ctrl_c_while_modules_are_imported_gives_no_traceback(job, seconds):
     with started(*job) as process:
         for caught in (True, False):  # from when Python itself is there, until the command leaves SIGINT to the kernel
-            while catches_sigint(process.pid) is not caught and process.poll() is None:
-                time.sleep(0.001)
+            told = f"SIGINT was not {'caught' if caught else 'left to the kernel'}, or too briefly to be seen"
+            wait_for(process, lambda caught=caught: catches_sigint(process.pid) is caught, told, every=0.001)
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[0]
@@ -170,15 +173,29 @@ def catches_sigint(pid: int) -> bool:
     return bool(int(mask, 16) >> (signal.SIGINT - 1) & 1)
 
 
-def started(*words: str) -> subprocess.Popen:
+def wait_for(process: subprocess.Popen, is_there: Callable[[], bool], missed: str, every: float = 0.1) -> None:
+    """Wait until it is there, or the process has ended, whose status the test looks at."""
+    end = time.monotonic() + SECONDS
+    while not is_there() and process.poll() is None:
+        if time.monotonic() > end:
+            pytest.fail(f"{missed} in {SECONDS} s")
+        time.sleep(every)
+
+
+@contextmanager
+def started(*words: str) -> Iterator[subprocess.Popen]:
     """The command, which hears Ctrl-C even if the tests run in the background of a script."""
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "openrlhf_stare.train_ray", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # for whose end a test that failed would wait
 
 
 NO_TRAINING = """
