@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import os
 import re
 import stat
+from collections.abc import Awaitable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,8 +29,10 @@ class StareRolloutActor(RolloutRayActor):
     executor: Any
 
     async def __init__(self, *args, **kwargs):
+        asyncio.get_running_loop().set_task_factory(task_without_exit)
         try:
-            await super().__init__(*args, **kwargs)
+            with exit_is_an_error():  # an agent's file is executed here
+                await super().__init__(*args, **kwargs)
         except RuntimeError as error:
             # vLLM's processes write to this actor's log. "See root cause above" means that the cause is only there.
             if "root cause" not in str(error) or not (cause := first_logged_error(own_log())):
@@ -53,6 +57,19 @@ class GuardedExecutor:
     async def execute(self, **request) -> dict:
         with exit_is_an_error():
             return await self.executor.execute(**request)
+
+
+def task_without_exit(loop: asyncio.AbstractEventLoop, awaited: Awaitable, **named: Any) -> asyncio.Task:
+    """A task factory, for the tasks that an agent starts itself: `sys.exit` in one is an error of that task alone.
+
+    asyncio raises it in the event loop too, not only where the task is awaited.
+    """
+    return asyncio.Task(_without_exit(awaited), loop=loop, **named)
+
+
+async def _without_exit(awaited: Awaitable) -> Any:
+    with exit_is_an_error():
+        return await awaited
 
 
 def scored_by_the_others(responses: list[dict]) -> list[dict]:

@@ -102,6 +102,7 @@ def test_a_group_is_filtered_by_the_scores_of_those_that_have_a_reward():
 
 
 AGENT = """
+import asyncio
 import sys
 from openrlhf.utils.agent import AgentExecutorBase
 
@@ -110,10 +111,34 @@ class AgentExecutor(AgentExecutorBase):
 
     async def execute(self, prompt, label, **others):
         label == "none" and sys.exit("no label")
+        if label == "task":
+            await asyncio.gather(self.leave())
         self.asked += 1
         if label == "lost" and self.asked % 3 == 0:
             return {"prompt": prompt, "reward": float("nan"), "scores": 0.0}
         return {"prompt": prompt, "reward": 1.0, "scores": 1.0}
+
+    async def leave(self):
+        sys.exit("in a task")
+"""
+PLAIN = """
+import asyncio
+import sys
+from openrlhf.utils.agent import AgentExecutorBase
+
+class AgentExecutor(AgentExecutorBase):
+    def execute(self, prompt, label, **others):
+        label == "none" and sys.exit("no label")
+        return asyncio.ensure_future(Answer(label))
+
+class Answer:
+    def __init__(self, label):
+        self.label = label
+
+    def __await__(self):
+        yield
+        self.label == "task" and sys.exit("in a task")
+        return {"prompt": "1+1=", "reward": 1.0, "scores": 1.0}
 """
 
 
@@ -127,7 +152,6 @@ def asked_engine(tmp_path, monkeypatch):
         async def is_sleeping(self) -> bool:
             return False
 
-    (tmp_path / "agent.py").write_text(AGENT)
     monkeypatch.setenv("RAY_ADDRESS", "local")
     monkeypatch.setattr(vllm_engine.vllm.AsyncLLMEngine, "from_engine_args", lambda of: Llm())
     monkeypatch.setattr(vllm_engine.vllm, "AsyncEngineArgs", lambda **named: named)
@@ -138,14 +162,25 @@ def asked_engine(tmp_path, monkeypatch):
         asked = [engine.generate_responses("1+1=", label, None, 8, None, count) for label, count in labels.items()]
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    return lambda **labels: asyncio.run(answers(labels))
+    def ask(agent: str = AGENT, **labels: int) -> list:
+        (tmp_path / "agent.py").write_text(agent)
+        return asyncio.run(answers(labels))
+
+    return ask
 
 
-def test_an_agent_that_exits_is_an_error_of_its_prompt_and_the_engine_goes_on(asked_engine):
+@pytest.mark.parametrize("agent", [AGENT, PLAIN], ids=["async", "plain"])
+def test_an_agent_that_exits_is_an_error_of_its_prompt_and_the_engine_goes_on(asked_engine, agent):
     """It ended the event loop of the engine, for whose answers the job waited for ever."""
-    error, [response] = asked_engine(none=1, right=1)
-    assert isinstance(error, RuntimeError) and str(error) == "sys.exit('no label')"
+    *errors, [response] = asked_engine(agent, none=1, task=1, right=1)
+    assert all(isinstance(error, RuntimeError) for error in errors)
+    assert [str(error) for error in errors] == ["sys.exit('no label')", "sys.exit('in a task')"]
     assert response["reward"] == 1.0
+
+
+def test_an_agent_that_exits_when_it_is_made_is_an_error_of_the_engine(asked_engine):
+    with pytest.raises(RuntimeError, match=r"sys\.exit\('no key'\)"):
+        asked_engine("import sys; sys.exit('no key')", right=1)
 
 
 def test_the_engine_scores_a_response_without_a_reward_by_the_others(asked_engine):
