@@ -62,7 +62,7 @@ class StareTrainer(ppo_trainer.BasePPOTrainer):
             self.best_eval_metric_key, self.best_eval_metric_value = flag, -math.inf
             self._latest_eval_metric_value = None
         start, value = checkpoint_states.get("kl_coefficient", (None, None))
-        if kl.target and start == kl.init_coef:
+        if kl.target and start == kl.init_coef and math.isfinite(value):  # one KL that is NaN makes it NaN for good
             self.kl_ctl.value = value
 
 

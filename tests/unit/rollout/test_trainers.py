@@ -96,6 +96,14 @@ def test_an_adapted_kl_coefficient_goes_on_after_a_resume(module, name, monkeypa
 
 
 @EVERY_TRAINER
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_kl_coefficient_that_is_not_finite_is_forgotten(module, name, value):
+    resumed = saving_trainer(module, name, [], "--algo.kl.target", "6")
+    resumed.restore_best_checkpoint_state({"kl_coefficient": (resumed.args.algo.kl.init_coef, value)})
+    assert resumed.kl_ctl.value == resumed.args.algo.kl.init_coef
+
+
+@EVERY_TRAINER
 @pytest.mark.parametrize(
     ("saved", "flag", "key", "value"),
     [
