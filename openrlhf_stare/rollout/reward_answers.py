@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from openrlhf_stare.notices import notice, without_secrets
@@ -78,14 +79,18 @@ def as_wanted(answer: object) -> object:
     taken: dict[str, Any] = {
         name: _one_number(answer[name]) for name in ("rewards", "scores") if answer.get(name) is not None
     }
-    if (extra_logs := answer.get("extra_logs")) is not None:
-        if said := _no_figures(extra_logs):
-            if "extra_logs" not in _told:
-                notice(f"The reward of a response has {said}, which is not logged")
-            _told.add("extra_logs")
-        logged = extra_logs.items() if isinstance(extra_logs, Mapping) else ()
-        taken["extra_logs"] = {name: value for name, value in logged if _is_figure(value)}
-    return {**answer, **taken}
+    return {**answer, **taken, "extra_logs": figures(answer.get("extra_logs"))}
+
+
+def figures(extra_logs: object) -> dict[str, float]:
+    """What a reward function or an agent wants logged, as numbers. The first that is none is told; none is logged."""
+    if extra_logs is None:
+        return {}
+    if (said := _no_figures(extra_logs)) and "extra_logs" not in _told:
+        _told.add("extra_logs")
+        notice(f"A response has {said}, which is not logged")
+    named = extra_logs.items() if isinstance(extra_logs, Mapping) else ()
+    return {name: figure for name, value in named if (figure := _figure(value)) is not None}
 
 
 def _no_figures(extra_logs: object) -> str | None:
@@ -93,14 +98,17 @@ def _no_figures(extra_logs: object) -> str | None:
     if not isinstance(extra_logs, Mapping):
         return f'"extra_logs" as a {type(extra_logs).__name__} and no dict'
     for name, value in extra_logs.items():
-        if not _is_figure(value):
+        if _figure(value) is None:
             return f'"extra_logs" with {name!r} as a {type(value).__name__} and no number'
     return None
 
 
-def _is_figure(value: object) -> bool:
-    """Whether it is a number, or a tensor, of which OpenRLHF logs the first."""
-    return only_number(value) is not None or (isinstance(value, torch.Tensor) and value.numel() > 0)
+def _figure(value: object) -> float | None:
+    """The number, of a tensor the first, as OpenRLHF logs it; None: there is none."""
+    if isinstance(value, torch.Tensor) and value.numel() > 0:
+        value = value.flatten()[0]
+    number = only_number(value)
+    return None if number is None else float(number)
 
 
 def problem(answer: object) -> str | None:
@@ -128,16 +136,16 @@ def has_finite_reward(answer: Mapping | None) -> bool:
 
 
 def only_number(value: Any) -> Any:
-    """The value if it is a number or a tensor with one, the only element of a list with one; None for all else."""
-    while isinstance(value, (list, tuple)) and len(value) == 1:
-        (value,) = value
-    if isinstance(value, torch.Tensor):
-        return value if value.numel() == 1 else None
+    """The value if it is a number or a tensor with one, the only element of a list or array with one; else None."""
+    while isinstance(value, np.ndarray) or (isinstance(value, (list, tuple)) and len(value) == 1):
+        value = value.tolist() if isinstance(value, np.ndarray) else value[0]
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        return None
     try:
         float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last is torch's, of a complex number
         return None
-    return None if isinstance(value, str) else value
+    return None if isinstance(value, (str, bytes)) else value
 
 
 def _one_number(value: object) -> torch.Tensor:

@@ -3,7 +3,9 @@
 - A response whose address failed five times, or whose `reward_func` raised an error, has no reward in OpenRLHF 0.11.2,
   and the first one ends the job, since a reward model is missing then. A server's answer that is no single number does
   too. Here the reward is NaN, and the response is left out of training (experience_maker.py). An evaluation takes the
-  mean of the other responses to its prompt.
+  mean of the other responses to its prompt. Dynamic filtering, which draws prompts until enough of their groups are
+  kept, would draw all of them in vain where most rewards fail: here the job ends (failing_rewards.py).
+- OpenRLHF ends the job over an agent's `extra_logs` that are no numbers. Here they are told and left out.
 - OpenRLHF deals micro-rollouts in contiguous chunks of a rounded-up size. Where they do not come out even, ranks make
   unequal numbers of passes, or the last one gets none, and under ZeRO-3 the job hangs in a collective. Here what is
   too much is left out.
@@ -26,11 +28,20 @@ import torch
 
 from openrlhf_stare.dealing import evenly_dealt
 from openrlhf_stare.notices import notice
-from openrlhf_stare.rollout.reward_answers import only_number
+from openrlhf_stare.options import given
+from openrlhf_stare.rollout.failing_rewards import FailedRewards, RewardWatch
+from openrlhf_stare.rollout.reward_answers import figures, only_number
 
 
 class StareSamplesGenerator(samples_generator.SamplesGenerator):
     """OpenRLHF's `SamplesGenerator` with the changes above."""
+
+    _is_filtering = False  # of the responses that are being made
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.reward_watch = RewardWatch(FailedRewards(**given(self.args, "failed_rewards")))
+        self._have_failed: list[bool] = []  # of the responses since the last count
 
     def generate_samples(self, **generate_kwargs):
         samples, pass_rate, prompts_consumed, exhausted = super().generate_samples(**generate_kwargs)
@@ -57,18 +68,33 @@ class StareSamplesGenerator(samples_generator.SamplesGenerator):
         at_once = getattr(self.args.rollout, "vllm_generate_batch_size", None)  # as OpenRLHF asks for it
         return bool(at_once) and at_once > self.args.rollout.batch_size
 
-    def _generate_vllm(self, dataloader_iter, *args, **generate_kwargs):
+    def _generate_vllm(self, dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs):
         # Now that the iterator is there: without one, asking for the state would make one, and change the order.
         if self._draws_ahead and dataloader_iter is getattr(self, "_dataloader_iter", None):  # and not an evaluation's
             self.prompts_dataloader.saved = None
             self._before_drawing = self.prompts_dataloader.state_dict()
-        return super()._generate_vllm(dataloader_iter, *args, **generate_kwargs)
+        self._is_filtering = dynamic_filtering
+        return super()._generate_vllm(dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs)
 
     def _dispatch_prompts_to_vllm(self, *prompts, **generate_kwargs) -> list:
         generate_kwargs["min_new_tokens"] = self.args.rollout.min_new_tokens
         return super()._dispatch_prompts_to_vllm(*prompts, **generate_kwargs)
 
+    def _watch(self, reward) -> None:
+        """Count a response that dynamic filtering may drop, so that the experience maker never sees it.
+
+        As many as a rollout has count as one.
+
+        Raises:
+            RewardsFail: for too many of them in a row most had no finite reward.
+        """
+        self._have_failed.append(not math.isfinite(reward))
+        if len(self._have_failed) >= self.args.rollout.batch_size * self.args.rollout.n_samples_per_prompt:
+            failed, self._have_failed = self._have_failed, []
+            self.reward_watch.count(sum(failed), len(failed))
+
     def _process_response_into_experience(self, response, **generate_kwargs):
+        response = {**response, "extra_logs": figures(response.get("extra_logs"))}
         if self.args.reward.remote_url:  # else a reward model gives it later
             reward, score = only_number(response.get("reward")), response.get("scores")
             # Dynamic filtering takes the mean of a group's scores: one that is not finite would cost the whole group.
@@ -77,7 +103,9 @@ class StareSamplesGenerator(samples_generator.SamplesGenerator):
             if score is not None:
                 score = only_number(score)
                 score = score if score is not None and math.isfinite(score) else 0.0
-            response = {**response, "reward": reward, "scores": score}
+            response |= {"reward": reward, "scores": score}
+            if self._is_filtering:
+                self._watch(reward)
         return super()._process_response_into_experience(response, **generate_kwargs)
 
 
@@ -113,7 +141,7 @@ def with_finite_rewards(samples: list, samples_per_prompt: int) -> list:
 
 
 def _give_all_the_same_figures(samples: list) -> None:
-    """Every figure that a reward function returned, for all samples and in one order.
+    """Every figure that a reward function or agent returned, for all samples in one order; NaN where it is missing.
 
     OpenRLHF puts them together by their names and then adds up those of the ranks one after the other: in another
     order one rank's figure would be added to another figure of the next.

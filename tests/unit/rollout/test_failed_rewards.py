@@ -4,11 +4,15 @@ import importlib
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import ray
 import torch
 from advantage_step import dealing_args
+from flag_parser import parse
 
 from openrlhf_stare import worker
+from openrlhf_stare.rollout.failing_rewards import RewardsFail
 
 worker.install()
 ppo_trainer = importlib.import_module("openrlhf.trainer.ppo_trainer")
@@ -70,15 +74,20 @@ def test_a_reward_stays_what_it_is(generator):
 
 
 @pytest.mark.parametrize(
-    "answer", [[0.5], [[0.5]], (0.5,), torch.tensor([0.5]), torch.tensor([[0.5]]), torch.tensor(0.5)], ids=repr
+    "answer",
+    [[0.5], [[0.5]], (0.5,), torch.tensor([0.5]), torch.tensor([[0.5]]), torch.tensor(0.5)]
+    + [np.array([0.5]), np.array([[0.5]]), np.array(0.5), np.float64(0.5)],
+    ids=repr,
 )
-def test_a_server_may_put_its_only_number_into_a_list(generator, answer):
+def test_the_only_number_may_be_in_a_list_or_array(generator, answer):
     given = generator._process_response_into_experience(response(answer), max_len=8)
     assert given.rewards.tolist() == given.scores.tolist() == given.info["reward"].tolist() == [0.5]
 
 
 @pytest.mark.parametrize(
-    "answer", [[0.5, 1.0, 0.0], [], "0.5", ["0.5"], {"reward": 1}, [None], torch.zeros(3), torch.zeros(0)], ids=repr
+    "answer",
+    [[0.5, 1.0, 0.0], [], "0.5", ["0.5"], {"reward": 1}, [None], torch.zeros(3), torch.zeros(0), np.zeros(2)],
+    ids=repr,
 )
 def test_what_is_no_single_number_is_no_reward(generator, answer):
     lost = generator._process_response_into_experience(response(answer), max_len=8)
@@ -90,6 +99,42 @@ def test_a_score_that_is_no_number_is_0_and_none_stays_none(generator):
         given = generator._process_response_into_experience({**response(1.0), "scores": score}, max_len=8)
         assert given.rewards.tolist() == [1.0]
         assert (given.scores if score is None else given.scores.tolist()) == expected
+
+
+@pytest.mark.parametrize("extra_logs", [{"a": [3.0], "b": np.ones(1), "c": "text", "d": torch.ones(0)}, None, [1]])
+def test_an_agents_figures_are_numbers_and_what_is_none_does_not_end_the_job(generator, extra_logs):
+    made = generator._process_response_into_experience({**response(1.0), "extra_logs": extra_logs}, max_len=8)
+    expected = {"a": [3.0], "b": [1.0]} if isinstance(extra_logs, dict) else {}
+    found = {name: value.tolist() for name, value in made.info.items() if name in {"a", "b", "c", "d"}}
+    assert found == expected
+
+
+JOB = """--rollout.batch_size 2 --rollout.n_samples_per_prompt 2 --reward.remote_url reward.py
+    --algo.dynamic_filtering_enable --failed_rewards.stop_after 3""".split()
+
+
+@pytest.mark.parametrize("rewards", [(None, None), (math.nan, math.inf), (None, 1.0)], ids=str)
+def test_what_dynamic_filtering_drops_counts_towards_the_end_of_the_job(monkeypatch, rewards):
+    """It would draw all prompts, and train on none, episode for episode."""
+    monkeypatch.setattr(ray, "get", lambda ref: ref)
+    monkeypatch.setattr(ray, "wait", lambda refs, **options: (refs[:1], refs[1:]))
+    prompts = [(None, [f"{number}="], ["2"], [None]) for number in range(20)]
+    generator = SamplesGenerator(SimpleNamespace(args=parse(*JOB)), prompts, prompts, None, [])
+    asked = []
+
+    def dispatch(prompts: list, *others, **named) -> list:
+        asked.extend(prompts)
+        return [[response(reward) for reward in rewards] for _ in prompts]
+
+    monkeypatch.setattr(generator, "_dispatch_prompts_to_vllm", dispatch)
+    generator.generate_eval_samples(max_len=8)
+    assert len(asked) == 20  # an evaluation is another matter
+    if rewards[1] == 1:  # half of them
+        generator.generate_samples(max_len=8)
+        return
+    with pytest.raises(RewardsFail, match="In 3 rollouts in a row more than half .* in the last one 4 of 4"):
+        generator.generate_samples(max_len=8)
+    assert len(asked) < 20 + 10
 
 
 def evaluated(generator, monkeypatch, rewards: list, samples_per_prompt: int = 2) -> dict[str, float]:

@@ -5,6 +5,7 @@ import importlib
 import math
 import socket
 
+import numpy as np
 import pytest
 import torch
 
@@ -72,13 +73,30 @@ def test_an_answer_without_a_reward_is_told(tmp_path, told):
 
 
 def test_figures_that_are_no_numbers_are_told_and_not_logged(tmp_path, told):
-    answer = "{'rewards': 0.5, 'extra_logs': {'a': 1, 'text': '42', 'none': None, 'two': torch.ones(2), 'one': [3]}}"
+    answer = "{'rewards': 0.5, 'extra_logs': {'a': 1, 'text': '42', 'none': None, 'two': torch.ones(2)}}"
     [[taken]] = asked(tmp_path, f"return {answer}")
-    assert taken["extra_logs"].keys() == {"a", "two", "one"} and taken["rewards"].tolist() == [0.5]
-    assert told == [
-        "The reward of a response has \"extra_logs\" with 'text' as a str and no number, which is not logged"
-    ]
+    assert taken["extra_logs"] == {"a": 1, "two": 1} and taken["rewards"].tolist() == [0.5]
+    assert told == ["A response has \"extra_logs\" with 'text' as a str and no number, which is not logged"]
     assert asked(tmp_path, "return {'rewards': 0.5, 'extra_logs': [1]}")[0][0]["extra_logs"] == {}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [3, [3], (3.0,), np.array([3]), np.array([[3.0]]), np.float32(3), [np.array(3)], torch.tensor([3])],
+)
+def test_a_figure_may_be_a_number_in_any_form(told, value):
+    found = reward_answers.figures({"a": value})
+    assert found == {"a": 3} and type(found["a"]) is float and told == []
+
+
+@pytest.mark.parametrize(
+    "value", ["3", b"3", None, [], [1, 2], {}, np.ones(2), np.array(["3"]), torch.ones(0), torch.tensor(1j), 10**400]
+)
+def test_a_figure_that_is_no_number_is_told(told, value):
+    assert reward_answers.figures({"a": value, "b": 1}) == {"b": 1}
+    assert told == [
+        f"A response has \"extra_logs\" with 'a' as a {type(value).__name__} and no number, which is not logged"
+    ]
 
 
 def test_a_server_that_does_not_answer_is_told_with_its_address(told, monkeypatch):
