@@ -2,9 +2,11 @@
 
 - OpenRLHF 0.11.2 does not look whether rewards are finite: one NaN makes the advantages of its whole group NaN, or of
   the whole rollout where advantages are whitened, and the next optimizer step makes every parameter NaN. Here a
-  response whose reward, KL estimate, value or advantage is not finite is left out of training. It stays where it is,
-  so that the ranks' shares stay even, with an empty `action_mask`. The others get what they would get if it were not
-  there. `entropy/nonfinite_tokens` counts the tokens left out.
+  response whose reward, KL estimate, log-prob of the reference, value or advantage is not finite is left out of
+  training. It stays where it is, so that the ranks' shares stay even, with an empty `action_mask`. The others get what
+  they would get if it were not there. `entropy/nonfinite_tokens` counts the tokens left out.
+- It logs means over all responses, which one NaN makes NaN: a figure that one response lacks, or the KL of one without
+  an action token. Here what is missing does not count.
 - The estimators that subtract a mean of the group leave its rounding in a group of equal rewards, which a method would
   take for advantages (STARE's T⁺ and T⁻ would fill with noise), and `group_norm` divides it by a std that is as small.
   Here they are exactly 0 under a method.
@@ -32,6 +34,7 @@ from openrlhf_stare.rollout.sr_grpo import soft_advantage
 
 COMPUTE_REWARD = "openrlhf.trainer.ppo_utils.experience_maker.compute_reward"
 ROLLOUT_BASELINES = ("flash_reinforce",)  # those that subtract a mean of the whole rollout
+OF_TRAINING = ("reward", "score", "return", "group_reward_std")  # figures of the responses that are trained on
 
 
 class StareExperienceMaker(experience_maker.RemoteExperienceMaker):
@@ -58,11 +61,15 @@ class StareExperienceMaker(experience_maker.RemoteExperienceMaker):
         self.reward_watch.count(int(torch.cat(lost).sum()), sum(map(len, lost)))
         with_values = self.advantage_estimator == "gae"
         for experience, rows in zip(experiences, lost, strict=True):
-            for figures in [experience.kl, experience.values] if with_values else [experience.kl]:
-                rows |= (~torch.isfinite(figures) & experience.action_mask.bool()).any(dim=-1)
-            experience.kl = experience.kl.masked_fill(rows.unsqueeze(-1), 0)
+            reference = experience.base_action_log_probs  # for a loss; else it is in the KL estimate
+            for figures in (experience.kl, reference, experience.values if with_values else None):
+                if figures is not None:
+                    rows |= (~torch.isfinite(figures) & experience.action_mask.bool()).any(dim=-1)
+            experience.kl = _made_finite(experience.kl, rows)
+            if reference is not None:
+                experience.base_action_log_probs = _made_finite(reference, rows)
             if with_values:
-                experience.values = experience.values.masked_fill(rows.unsqueeze(-1), 0)
+                experience.values = _made_finite(experience.values, rows)
             experience.action_mask = experience.action_mask.masked_fill(rows.unsqueeze(-1), 0)
             experience.rewards = experience.rewards.masked_fill(rows, 0)
         shaped = ShapedRewards(self, experiences, lost)
@@ -172,6 +179,11 @@ class ShapedRewards:
         return shaped, stds
 
 
+def _made_finite(figures: Tensor, lost: Tensor) -> Tensor:
+    """With 0 in lost rows, and for what is not finite at tokens that are no actions: times a mask of 0, NaN is NaN."""
+    return figures.masked_fill(lost.unsqueeze(-1) | ~torch.isfinite(figures), 0)
+
+
 def _leave_out(experiences: list[Experience], masks: list[Tensor], lost: list[Tensor]) -> None:
     """Empty the `action_mask` of responses that are lost or whose advantage is not finite.
 
@@ -196,17 +208,26 @@ def _leave_out(experiences: list[Experience], masks: list[Tensor], lost: list[Te
             "function and, if the rewards are finite, the log-probs of policy and reference model, and the critic"
         )
     if left_out:
-        _leave_out_of_means(experiences, lost)
-        notice(f"{left_out} of {responses} responses are left out of training: reward or advantage is not finite")
+        notice(
+            f"{left_out} of {responses} responses are left out of training: reward, KL estimate, log-prob of the "
+            "reference, value or advantage is not finite"
+        )
+    _leave_out_of_means(experiences)
 
 
-def _leave_out_of_means(experiences: list[Experience], lost: list[Tensor]) -> None:
-    """OpenRLHF logs means over the responses; with the mean of the others, a lost one does not count."""
-    all_lost = torch.cat(lost)
+def _leave_out_of_means(experiences: list[Experience]) -> None:
+    """OpenRLHF logs means over the responses; with the mean of the others, what is missing does not count.
+
+    It is what is NaN, and all that a response without an action token, lost or not, has of training.
+    """
+    without = torch.cat([~experience.action_mask.bool().any(dim=-1) for experience in experiences])
+    sizes = [len(experience.action_mask) for experience in experiences]
     for name in experiences[0].info:
-        values = [experience.info[name].float() for experience in experiences]
-        all_values = torch.cat(values)
-        if name in ("reward", "score", "return", "group_reward_std") or all_values[all_lost].isnan().any():
-            mean = all_values[~all_lost].mean()
-            for experience, value, rows in zip(experiences, values, lost, strict=True):
-                experience.info[name] = value.masked_fill(rows, mean)
+        values = torch.cat([experience.info[name].float() for experience in experiences])
+        missing = values.isnan() | (without & ~values.isfinite())
+        if name in OF_TRAINING:
+            missing |= without
+        if missing.any() and not missing.all():
+            filled = values.masked_fill(missing, values[~missing].mean())
+            for experience, own in zip(experiences, filled.split(sizes), strict=True):
+                experience.info[name] = own

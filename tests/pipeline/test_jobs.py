@@ -39,7 +39,7 @@ def test_openrlhfs_loss_with_an_uneven_rollout_and_nan_rewards_until_the_policy_
 
     assert len(job.scalars["actor_grad_norm"]) == 2
     assert "Rollout of 12 responses: 4 left out, 8 kept" in job.output
-    assert "responses are left out of training: reward or advantage is not finite" in job.output
+    assert "responses are left out of training: reward, KL estimate, log-prob of the reference, value or" in job.output
     # One response of every prompt has no reward, whichever prompt is left out.
     assert sum(job.scalars["entropy/nonfinite_tokens"]) > 0
     assert all(math.isfinite(value) for value in job.scalars["policy_loss"] + job.scalars["actor_grad_norm"])

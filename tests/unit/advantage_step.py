@@ -106,9 +106,12 @@ def estimate(
     no_std_norm=False,
     clip_range=None,
     stop_after=10,
+    figures=None,
     **reward,
 ):
     """Run the module's advantage step on the responses, in micro-batches of `sizes` and in the given order.
+
+    `figures` has further ones of each response.
 
     Returns the experiences as OpenRLHF hands them on, and their tensors with the responses back in their places.
     """
@@ -134,6 +137,7 @@ def estimate(
         index = order[start:end]
         tensors = {name: tensor[index].clone() for name, tensor in rollout.items()}
         info = {"reward": tensors["rewards"].clone(), "score": tensors["rewards"].clone()}
+        info |= {name: tensor[index].clone() for name, tensor in (figures or {}).items()}
         experiences.append(module.Experience(index=index, info=info, **tensors))
     experiences = maker.compute_advantages_and_returns(experiences)
     back = torch.tensor(order).argsort()

@@ -123,9 +123,38 @@ def test_the_logged_reward_and_score_are_means_over_the_others(openrlhf, guarded
         torch.testing.assert_close(ours[name].mean(), absent[name].mean())
 
 
+@pytest.mark.parametrize("lost", [{}, UNEVEN], ids=["none", "some"])
+def test_a_figure_that_a_response_lacks_does_not_count_whoever_lacks_it(guarded, lost):
+    given = torch.arange(12.0)
+    figures = {"all": given, "some": given.clone(), "one": torch.full((12,), NAN), "none": torch.full((12,), NAN)}
+    figures["some"][[2, 5]], figures["one"][7] = NAN, 7.0  # the 5th is also lost
+    _, ours = estimate(guarded, make_rollout(lost), "group_norm", figures=figures)
+    assert torch.equal(ours["info all"], given) and ours["info one"].eq(7).all() and ours["info none"].isnan().all()
+    there = figures["some"].isfinite()
+    assert torch.equal(ours["info some"][there], given[there])
+    torch.testing.assert_close(ours["info some"].mean(), given[there].mean())
+
+
+def test_a_response_without_an_action_token_does_not_count_in_the_means(openrlhf, guarded, warnings):
+    """OpenRLHF's mean of its KL is 0 / 0."""
+    rollout, others = make_rollout(), kept_of([3])
+    rollout["action_mask"][3] = rollout["kl"][3] = 0
+    kl = torch.arange(12.0)
+    kl[3] = NAN
+    _, ours = estimate(guarded, rollout, "group_norm", figures={"kl": kl})
+    _, theirs = estimate(openrlhf, rollout, "group_norm")
+    assert torch.equal(ours["advantages"], theirs["advantages"]) and warnings == []
+    for name in ("info reward", "info score", "info return", "info group_reward_std"):
+        torch.testing.assert_close(ours[name].mean(), theirs[name][others].mean())
+    torch.testing.assert_close(ours["info kl"].mean(), kl[others].mean())
+
+
 def test_the_warning_counts(guarded, warnings):
     estimate(guarded, make_rollout(UNEVEN), "group_norm", sizes=[6, 6])
-    assert warnings == ["3 of 12 responses are left out of training: reward or advantage is not finite"]
+    assert warnings == [
+        "3 of 12 responses are left out of training: reward, KL estimate, log-prob of the reference, value or "
+        "advantage is not finite"
+    ]
 
 
 def test_whole_number_rewards_and_bool_masks_will_do(openrlhf, guarded):
@@ -161,6 +190,35 @@ def test_a_response_whose_kl_or_value_is_not_finite_is_left_out_as_one_without_a
     _, without = estimate(guarded, make_rollout({5: NAN}), estimator)
     assert torch.equal(ours["advantages"], without["advantages"])
     assert_lost(ours, rollout, [5])
+
+
+@EVERY_ESTIMATOR
+@pytest.mark.parametrize("value", [NAN, -INF])
+def test_a_response_whose_log_prob_of_the_reference_is_not_finite_is_left_out_too(guarded, estimator, value):
+    """Under `--algo.kl.use_loss`, where the KL estimate is made from it in training."""
+    rollout = make_rollout()
+    rollout["base_action_log_probs"] = -torch.rand(12, rollout["kl"].shape[1])
+    rollout["base_action_log_probs"][5, 1] = value  # an action token
+    experiences, ours = estimate(guarded, rollout, estimator, sizes=[6, 6])
+    _, without = estimate(guarded, make_rollout({5: NAN}), estimator, sizes=[6, 6])
+    assert torch.equal(ours["advantages"], without["advantages"])
+    assert_lost(ours, rollout, [5])
+    assert all(experience.base_action_log_probs.isfinite().all() for experience in experiences)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize("name", ["kl", "base_action_log_probs", "values"])
+def test_what_is_not_finite_at_no_action_token_changes_nothing(guarded, name, place):
+    """Times a mask of 0 it would still be NaN, in the advantages or in the loss."""
+    rollout = make_rollout()
+    rollout["base_action_log_probs"] = torch.zeros_like(rollout["kl"])
+    response = int(rollout["action_mask"][:, place].argmin())
+    _, expected = estimate(guarded, rollout, "gae")
+    rollout[name][response, place] = NAN
+    [experience], ours = estimate(guarded, rollout, "gae")
+    for each in expected:
+        assert torch.equal(ours[each], expected[each]), each
+    assert experience.base_action_log_probs.isfinite().all() and experience.values.isfinite().all()
 
 
 @EVERY_ESTIMATOR
