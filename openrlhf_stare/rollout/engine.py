@@ -8,7 +8,6 @@ import math
 import os
 import re
 import stat
-from collections.abc import Awaitable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -59,7 +58,7 @@ class GuardedExecutor:
             return await self.executor.execute(**request)
 
 
-def task_without_exit(loop: asyncio.AbstractEventLoop, awaited: Awaitable, **named: Any) -> asyncio.Task:
+def task_without_exit(loop: asyncio.AbstractEventLoop, awaited: Any, **named: Any) -> asyncio.Task:
     """A task factory, for the tasks that an agent starts itself: `sys.exit` in one is an error of that task alone.
 
     asyncio raises it in the event loop too, not only where the task is awaited.
@@ -67,7 +66,7 @@ def task_without_exit(loop: asyncio.AbstractEventLoop, awaited: Awaitable, **nam
     return asyncio.Task(_without_exit(awaited), loop=loop, **named)
 
 
-async def _without_exit(awaited: Awaitable) -> Any:
+async def _without_exit(awaited: Any) -> Any:
     with exit_is_an_error():
         return await awaited
 

@@ -90,7 +90,20 @@ def test_a_figure_may_be_a_number_in_any_form(told, value):
 
 
 @pytest.mark.parametrize(
-    "value", ["3", b"3", None, [], [1, 2], {}, np.ones(2), np.array(["3"]), torch.ones(0), torch.tensor(1j), 10**400]
+    "value",
+    [
+        "3",
+        b"3",
+        None,
+        [],
+        [1, 2],
+        {},
+        np.ones(2),
+        np.array(["3"]),
+        torch.ones(0),
+        torch.tensor(1j),
+        pytest.param(10**400, id="too large"),
+    ],
 )
 def test_a_figure_that_is_no_number_is_told(told, value):
     assert reward_answers.figures({"a": value, "b": 1}) == {"b": 1}
