@@ -14,8 +14,8 @@ stop() {
     printf 'install: %s\n' "$*" >&2
     exit 2
 }
-# An empty CUDA_VISIBLE_DEVICES hides all GPUs from a job.
-has_gpu() { [[ -n ${CUDA_VISIBLE_DEVICES-all} ]] && nvidia-smi -L >/dev/null 2>&1; }
+# CUDA_VISIBLE_DEVICES hides all GPUs from a job where it is empty or begins with a negative number.
+has_gpu() { [[ ${CUDA_VISIBLE_DEVICES-all} != @(""|-*) ]] && nvidia-smi -L >/dev/null 2>&1; }
 
 kind= dry_run=()
 for argument in "$@"; do
@@ -40,13 +40,15 @@ fi
 # A .venv keeps the Python that it was made with.
 version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 if [[ -n ${PYTHON:-} ]] && wanted=$(version "$PYTHON") && has=$(version .venv/bin/python) && [[ $has != @(""|"$wanted") ]]
-then stop ".venv has Python $has, and PYTHON is $wanted: delete that folder, or use a clone of its own for each"; fi
+then stop ".venv has Python $has, and PYTHON is $wanted: delete .venv, or use a clone of its own for each"; fi
+
+source launch/run_job.sh # for what takes long, which is to end with this script
 
 # One at a time: of two first starts each would clear the other's .venv.
 exec 8<launch/install.sh
 status=0
 flock --nonblock 8 || status=$?
-((status != 1)) || { say "another process installs here; this one waits for it"; flock 8; }
+((status != 1)) || { say "another process installs here; this one waits for it"; run_job flock 8; }
 
 stamp=.venv/.installed
 files=$(cat pyproject.toml openrlhf_stare/cpu/overrides.txt launch/install.sh | sha256sum)
@@ -58,7 +60,7 @@ if ((! ${#dry_run[@]})) && [[ -f $stamp ]]; then
     [[ $has != "$kind" || $has_files != "${files%% *}" || $flash_attn != @(none|"$has_flash_attn") ||
         -z $(version .venv/bin/python) ]] || exit 0
     # uv would leave the torch that is there, which is the other stack's.
-    [[ $has == "$kind" ]] || stop ".venv has the $has stack: delete that folder, and run this again for the $kind stack"
+    [[ $has == "$kind" ]] || stop ".venv has the $has stack: delete .venv, and run this again for the $kind stack"
 fi
 
 source launch/python.sh
@@ -118,10 +120,10 @@ anew=()
 [[ -n $(version .venv/bin/python) ]] || "$python" -m venv "${anew[@]}" --without-pip .venv
 uv=$(command -v uv) || uv=.venv/bin/uv
 # With the pip of that Python, since to set one up in .venv takes longer than uv itself.
-if [[ ! -x $uv ]] && ! "$python" -m pip --python .venv/bin/python install --quiet --disable-pip-version-check uv; then
+if [[ ! -x $uv ]] && ! run_job "$python" -m pip --python .venv/bin/python install --quiet --disable-pip-version-check uv; then
     say "with $python's own pip that did not work (above); trying with one in .venv"
-    .venv/bin/python -m ensurepip >/dev/null
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check uv
+    run_job .venv/bin/python -m ensurepip >/dev/null
+    run_job .venv/bin/python -m pip install --quiet --disable-pip-version-check uv
 fi
 
 # uv does not read pip's variables. Without an index of one's own, it knows where torch's CPU builds are.
@@ -133,7 +135,7 @@ links=${PIP_FIND_LINKS:-} # several are separated by blanks for pip and by comma
 export UV_FIND_LINKS=${UV_FIND_LINKS:-${links// /,}} UV_EXTRA_INDEX_URL=${UV_EXTRA_INDEX_URL:-${PIP_EXTRA_INDEX_URL:-}}
 # An index beside PyPI may lack the version that is wanted: take the best of both, as pip does.
 export UV_INDEX_STRATEGY=${UV_INDEX_STRATEGY:-unsafe-best-match}
-install() { "$uv" pip install --quiet --python .venv/bin/python "${torch[@]}" "$@"; }
+install() { run_job "$uv" pip install --quiet --python .venv/bin/python "${torch[@]}" "$@"; }
 
 # As its own file says: to import torch would take seconds.
 cuda_of_torch() {
@@ -184,6 +186,6 @@ else
             "and run this again"
 fi
 say "byte code of what a job imports, which each of its processes would otherwise compile for itself"
-.venv/bin/python launch/byte_code.py
+run_job .venv/bin/python launch/byte_code.py
 printf '%s %s %s\n%s\n' "$kind" "${files%% *}" "$flash_attn" "$(pwd -P)" >"$stamp"
 say "done in $SECONDS s"

@@ -3,12 +3,13 @@
 # quick runs the unit tests and one real job, for whoever changed a line; gpu what needs GPUs, and nothing else.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/run_job.sh
 
 if [[ ${1:-} == gpu ]]; then
-    bash launch/install.sh gpu
+    run_job bash launch/install.sh gpu
     set -- tests/gpu
 else
-    bash launch/install.sh
+    run_job bash launch/install.sh
 fi
 # Programs of the system: the Python tool's sandbox, the browser for the report, two nodes' networks. Without them tests
 # fail or are left out.
@@ -27,12 +28,12 @@ fi
 export RAY_ADDRESS=local HF_HUB_OFFLINE=1
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-.venv/bin/mypy
+run_job .venv/bin/mypy
 if (($#)) && [[ $1 != quick ]]; then
     exec .venv/bin/python -m pytest "$@"
 fi
 # A job of the pipeline keeps two cores busy by itself.
-.venv/bin/python -m pytest --durations=5 --numprocesses=2 --dist=loadfile tests/unit
+run_job .venv/bin/python -m pytest --durations=5 --numprocesses=2 --dist=loadfile tests/unit
 if [[ ${1:-} == quick ]]; then
     exec .venv/bin/python -m pytest tests/pipeline/test_job_matrix.py -k colocated
 fi

@@ -14,18 +14,19 @@ fi
 mkdir -p "$folder"
 cp -r launch openrlhf_stare pyproject.toml README.md LICENSE "$folder"
 cd "$folder"
-bash launch/install.sh gpu
+source launch/run_job.sh
+run_job bash launch/install.sh gpu
 
 say() { printf 'try_gpu_wheels: %s\n' "$*"; }
 export OPENRLHF_STARE_CPU=0 RAY_ADDRESS=local HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES=
 python=.venv/bin/python
-"$python" launch/gpu_wheels.py
+run_job "$python" launch/gpu_wheels.py
 
 say "every recipe's preflight, with a small model in the place of its own"
 [[ -d task/model ]] || "$python" launch/addends/make.py task --prompts 64 >/dev/null
 small=(MODEL="$PWD/task/model" DATA="$PWD/task/prompts.jsonl" EVAL_DATA= CHAT_TEMPLATE=0 PROMPT_TOKENS=8 RESPONSE_TOKENS=24)
 for recipe in launch/recipes/*_*.sh; do
-    env "${small[@]}" RUN="$PWD/task/run" bash "$recipe" --preflight --dry-run >task/preflight.log 2>&1 ||
+    run_job env "${small[@]}" RUN="$PWD/task/run" bash "$recipe" --preflight --dry-run >task/preflight.log 2>&1 ||
         { cat task/preflight.log; say "$recipe failed"; exit 1; }
     say "$(basename "$recipe"): $(tail -n 1 task/preflight.log)"
 done

@@ -3,8 +3,10 @@
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,12 +43,15 @@ esac""",
     )
 
 
-def run(checkout: Path, script: str, *words: str, **variables: str) -> subprocess.CompletedProcess:
+def environment(checkout: Path, **variables: str) -> dict[str, str]:
     ours = ("OPENRLHF_STARE_CPU", "FLASH_ATTN", "FLASH_ATTN_WHEEL", "CUDA_HOME", "CUDA_PATH", "PYTHON")
-    environment = {name: value for name, value in os.environ.items() if name not in (*ours, "CUDA_VISIBLE_DEVICES")}
-    environment |= {"PATH": f"{checkout}/bin:{os.environ['PATH']}", **variables}
+    kept = {name: value for name, value in os.environ.items() if name not in (*ours, "CUDA_VISIBLE_DEVICES")}
+    return kept | {"PATH": f"{checkout}/bin:{os.environ['PATH']}", **variables}
+
+
+def run(checkout: Path, script: str, *words: str, **variables: str) -> subprocess.CompletedProcess:
     words = ["bash", str(checkout / "launch" / script), *words]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, env=environment(checkout, **variables), capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +64,7 @@ def run(checkout: Path, script: str, *words: str, **variables: str) -> subproces
         (3, {"OPENRLHF_STARE_CPU": "1"}, "cpu"),
         (3, {"CUDA_VISIBLE_DEVICES": "0,2"}, "gpu"),
         (3, {"CUDA_VISIBLE_DEVICES": ""}, "cpu"),
+        (3, {"CUDA_VISIBLE_DEVICES": "-1"}, "cpu"),
     ],
 )
 def test_the_quickstart_takes_the_gpus_that_are_there_and_leaves_another_stack_alone(checkout, gpus, variables, stack):
@@ -66,7 +72,7 @@ def test_the_quickstart_takes_the_gpus_that_are_there_and_leaves_another_stack_a
     other = {"cpu": "gpu", "gpu": "cpu"}[stack]
     (checkout / ".venv/.installed").write_text(f"{other} of another")
     done = run(checkout, "quickstart.sh", **variables)
-    sentence = f"install: .venv has the {other} stack: delete that folder, and run this again for the {stack} stack\n"
+    sentence = f"install: .venv has the {other} stack: delete .venv, and run this again for the {stack} stack\n"
     assert (done.returncode, done.stderr) == (2, sentence)
 
 
@@ -102,6 +108,38 @@ def test_of_two_that_start_together_one_waits(checkout):
             assert second.poll() is None
             fcntl.flock(script, fcntl.LOCK_UN)
             assert second.wait(20) == 0
+
+
+# Notes its start and the signal that ends it.
+LONG = """trap 'echo SIGTERM >>"{notes}"; exit 143' TERM
+trap 'echo SIGINT >>"{notes}"; exit 130' INT
+echo "started $PATH" >>"{notes}"
+while :; do sleep 0.05; done"""
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+@pytest.mark.parametrize("script", ["install.sh", "test.sh"])
+def test_what_takes_long_ends_with_the_script(checkout, script, number, status):
+    notes = checkout / "notes"
+    if script == "install.sh":
+        program(checkout / ".venv/bin/python", "echo 3.12")  # its version
+        program(checkout / "bin/uv", LONG.format(notes=notes))
+    else:
+        (checkout / "launch/install.sh").write_text("")
+        for name in ("bin/bwrap", "bin/chromium", "bin/ip", ".venv/bin/ruff", ".venv/bin/mypy"):
+            program(checkout / name, "exit 0")
+        program(checkout / ".venv/bin/python", LONG.format(notes=notes))
+    variables = environment(checkout, PYTHON=python_with(checkout, (3, 12), checkout / "include"))
+    words = ["bash", str(checkout / "launch" / script), *(["cpu"] if script == "install.sh" else [])]
+    with subprocess.Popen(words, env=variables, start_new_session=True) as process:
+        deadline = time.monotonic() + 60
+        while not notes.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        # A terminal sends Ctrl-C to all, and whoever ends the script sends SIGTERM to it alone.
+        os.kill(process.pid, number) if number == signal.SIGTERM else os.killpg(process.pid, number)
+        assert process.wait(30) == status
+        assert [line.split()[0] for line in notes.read_text().splitlines()] == ["started", number.name]
+    assert not (checkout / ".venv/.installed").exists()
 
 
 def test_an_environment_that_was_copied_or_lost_its_python_is_no_installation(checkout, tmp_path_factory):
@@ -176,7 +214,7 @@ def test_an_environment_of_another_python_is_not_taken_in_silence(checkout):
     python = python_with(checkout, (3, 12), checkout / "include")
     program(checkout / ".venv/bin/python", "echo 3.11")
     assert stopped(checkout, PYTHON=python) == (
-        "install: .venv has Python 3.11, and PYTHON is 3.12: delete that folder, or use a clone of its own for each"
+        "install: .venv has Python 3.11, and PYTHON is 3.12: delete .venv, or use a clone of its own for each"
     )
 
 
