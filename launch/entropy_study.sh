@@ -11,6 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
 arms=(grpo fixed adaptive pi)
+(($# > 0)) || no_arms_of_the_user # a run alone may be another study's first stage
 steps=${STEPS:-400} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1}
 positive STEPS "$steps"
 positive JOBS "$jobs"

@@ -43,8 +43,15 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
+no_arms_of_the_user
 jobs=${JOBS:-2} seeds=${SEEDS:-0 1 2} steps=200 usual_steps=200
 positive JOBS "$jobs"
+check_seeds
+parts=${*:-choice arms third cost results}
+for part in $parts; do # all of them before the first, which takes hours
+    [[ $part == @(choice|arms|third|cost|results) ]] ||
+        { say "$part is not one of choice, arms, third, cost and results" >&2; exit 2; }
+done
 home=$PWD/runs/one_setting_study
 tasks=(addends own_task routes reversal)
 mkdir -p "$home"
@@ -55,7 +62,7 @@ train_arms() {
 }
 
 bash launch/install.sh
-for part in ${*:-choice arms third cost results}; do
+for part in $parts; do
     [[ $part == choice ]] || results_of any_task
     if [[ $part == arms || $part == third || $part == cost ]]; then
         constant=$(chosen_bonus "$results")
@@ -71,6 +78,5 @@ for part in ${*:-choice arms third cost results}; do
         results)
             "$python" launch/study/one_setting.py "$results" --table "$home/table.md" --png "$home/curves.png"
             ;;
-        *) say "$part is not one of choice, arms, third, cost and results" >&2; exit 2 ;;
     esac
 done

@@ -9,6 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/addends/job.sh
 
 arms=(tpo grpo grpo_kl)
+(($# > 0)) || no_arms_of_the_user
 steps=${STEPS:-300} seeds=${SEEDS:-0 1 2} jobs=${JOBS:-1}
 positive STEPS "$steps"
 positive JOBS "$jobs"

@@ -71,7 +71,10 @@ esac
 results_of second_stage
 begin_run
 # Several runs of stage 2 share a run of stage 1, which is trained once.
-STEPS=$first_steps run_job flock --no-fork "$home/$first-seed$seed.lock" bash launch/entropy_study.sh "$first" "$seed"
+exec 8>"$home/$first-seed$seed.lock"
+run_job flock 8 || true # fails on a file system without locks alone
+STEPS=$first_steps run_job bash launch/entropy_study.sh "$first" "$seed"
+exec 8>&-
 "$python" launch/addends/make.py "$inputs" --seed "$((seed + 100))" --only-prompts prompts.jsonl \
     --prompts $((steps * prompts_per_step))
 train

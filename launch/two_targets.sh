@@ -15,7 +15,7 @@ home=$PWD/runs/two_targets
 run=$home/run
 mkdir -p "$home"
 exec 9>"$run.lock" # this script and its jobs have it, until the last of them has ended
-flock -n 9 || { say "another process is at it" >&2; exit 1; }
+alone_in 9 || { say "another process is at it" >&2; exit 1; }
 bash launch/install.sh
 rm -rf "$run"
 mkdir "$run"

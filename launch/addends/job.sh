@@ -4,6 +4,7 @@ source launch/run_job.sh
 
 export HF_HUB_OFFLINE=1                  # model and data are made here; nothing is fetched
 export RAY_ADDRESS=${RAY_ADDRESS:-local} # a Ray of its own, unless you name a running one
+export PYTHONUTF8=1                      # files and the console have "→" and "±", whatever the locale
 # What importing torch says with a GPU's packages; train_ray does the same for its processes.
 export PYTHONWARNINGS=${PYTHONWARNINGS:+$PYTHONWARNINGS,}"ignore:The pynvml package is deprecated:FutureWarning"
 
@@ -32,17 +33,23 @@ check_arms() {
     done
 }
 
+# no_arms_of_the_user: ends the script if ARMS has any, for a study that always trains all of its own.
+no_arms_of_the_user() {
+    [[ -z ${ARMS:-} ]] || { say "ARMS=$ARMS is no choice that this study has: unset it" >&2; exit 2; }
+}
+
 # some_arms_of_the_user: sets `arms` to those in ARMS, if it has any, for such a study.
 some_arms_of_the_user() {
     check_arms ${ARMS:-}
     arms_of_the_user
 }
 
-# check_seeds: ends the script unless the words of `seeds` are numbers.
+# check_seeds: ends the script unless the words of `seeds` are numbers. One with a zero in front bash takes as octal.
 check_seeds() {
     local seed
     for seed in $seeds; do
-        [[ $seed =~ ^[0-9]+$ ]] || { say "SEEDS=$seeds: $seed is not a number, such as 0" >&2; exit 2; }
+        [[ $seed =~ ^(0|[1-9][0-9]{0,8})$ ]] ||
+            { say "SEEDS=$seeds: $seed is no seed: give 0, or up to nine digits without a 0 in front" >&2; exit 2; }
     done
 }
 
@@ -127,6 +134,13 @@ train_all() {
     done
 }
 
+# alone_in FD: takes the lock of an open file; fails if another process has it. On a file system without locks nobody has.
+alone_in() {
+    local status=0
+    flock --nonblock "$1" || status=$?
+    ((status != 1))
+}
+
 # begin_run: ends the script if this run is complete and its flags are the same still, or if `results`, the study's file of
 # results where it has one, has a line of it. Otherwise starts it anew, unless `job` resumes and an interrupted run had
 # the same flags. `model_steps` are those of the stage whose model it starts from, where they are not the study's.
@@ -151,7 +165,7 @@ begin_run() {
     fi
     mkdir -p "${run%/*}"
     exec 9>"$run.lock" # this script and its job have it, until the last of them has ended
-    flock -n 9 || { say "$arm, seed $seed: another process is at it" >&2; exit 1; }
+    alone_in 9 || { say "$arm, seed $seed: another process is at it" >&2; exit 1; }
     [[ ! -f $run/begun || " ${job[*]} " != *" --ckpt.load_enable "* ]] || begun=$(<"$run/begun")
     if [[ $begun == "$recipe" ]]; then
         rm -f "$run/recipe"

@@ -115,6 +115,16 @@ def stage(folder: Path, part: int = 2) -> results.Stage:
     return results.Stage(folder.name, figures_of(run, part), curves_of(run))
 
 
+def check_steps(folder: Path, stage: results.Stage) -> None:
+    """Ends the program where a run has other steps than its recipe says, which begins like `200 steps`."""
+    wanted = int((folder / "recipe").read_text().split()[0])
+    if stage.figures["steps"] != wanted:
+        raise SystemExit(
+            f"enter: {folder} has curves of {stage.figures['steps']} steps and a recipe of {wanted}: delete it, "
+            "and train the run anew"
+        )
+
+
 def add_answers(stage: results.Stage, record: dict[str, Any]) -> None:
     """The figures of launch/pretrained/answers.py, and the answers that it shows."""
     stage.figures.update({name: rounded(record[name]) for name in ("right", "distinct", "distinct_right")})
@@ -155,6 +165,8 @@ def enter(
         print(f"{run.name}: is in {file.name}")
         return
     stages = [stage(folder, part) for folder in (*before, run)]
+    for folder, trained in zip((*before, run), stages, strict=True):
+        check_steps(folder, trained)
     if evaluate:
         stages[-1].figures.update({name: rounded(value) for name, value in evaluate(task, run / "model").items()})
     if answers:

@@ -9,6 +9,7 @@ line is there is done, and tables and figures are made from the lines alone. lau
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import hashlib
 import itertools
@@ -138,7 +139,9 @@ def enter(file: Path, result: Result) -> bool:
     """Adds a line unless one of the same run is there, which counts; says whether it did."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as lines:
-        fcntl.flock(lines, fcntl.LOCK_EX)  # runs beside each other enter their lines in the same file
+        # Runs beside each other enter their lines in the same file. A lock that is held is waited for and no error.
+        with contextlib.suppress(OSError):  # a file system without flock
+            fcntl.flock(lines, fcntl.LOCK_EX)
         if is_done(file, result.name, result.recipe):
             return False
         lines.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")

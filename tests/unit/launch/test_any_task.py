@@ -1,6 +1,7 @@
 """Your own task, the routes and the sorting task, and the study of them: what is right, from runs to lines of results,
 and from these to claims."""
 
+import errno
 import importlib.util
 import json
 import re
@@ -176,19 +177,19 @@ def recipe(folder: Path, *more: str) -> str:
         "--reward.remote_url",
         "/r/routes/reward.py",
     )
-    return "\n".join(["200 steps", *flags, *more]) + "\n"
+    return "\n".join(["40 steps", *flags, *more]) + "\n"
 
 
 def test_a_recipe_is_the_same_on_every_machine_and_in_every_order(tmp_path):
     here = results.recipe_hash(recipe(Path("/here/runs/routes-stare-seed0"), "--train.colocate_all"))
     there = recipe(Path("/there/routes-stare-seed0"), "--train.colocate_all", "--actor.adam.lr", "3e-4")
-    reordered = "200 steps\n--train.colocate_all\n" + recipe(Path("/there/routes-stare-seed0")).partition("\n")[2]
+    reordered = "40 steps\n--train.colocate_all\n" + recipe(Path("/there/routes-stare-seed0")).partition("\n")[2]
     assert here == results.recipe_hash(there) == results.recipe_hash(reordered)
     others = [
         recipe(Path("/here/routes-stare-seed1"), "--train.colocate_all"),
         recipe(Path("/here/routes-stare-seed0"), "--train.colocate_all", "--actor.adam.lr", "1e-4"),
         recipe(Path("/here/routes-stare-seed0")),
-        recipe(Path("/here/routes-stare-seed0"), "--train.colocate_all").replace("200 steps", "100 steps"),
+        recipe(Path("/here/routes-stare-seed0"), "--train.colocate_all").replace("40 steps", "100 steps"),
         recipe(Path("/here/routes-stare-seed0"), "--train.colocate_all").replace("routes/reward", "sorting/reward"),
     ]
     assert len({here, *map(results.recipe_hash, others)}) == 6
@@ -229,6 +230,28 @@ def test_a_finished_run_becomes_a_line_once_and_is_done_then(tmp_path, monkeypat
     file.write_text(f"{file.read_text()}<<<<<<< a merge\n")
     said = f"{file}, line 2, is no result: delete it, or take the file from git\n"
     assert is_done((run / "recipe").read_text()) == (1, said)
+
+
+def test_a_run_whose_curves_have_other_steps_than_its_recipe_is_not_entered(tmp_path):
+    first, run = (write_run(tmp_path / f"routes-stare-seed{seed}", 0.52, 0.9) for seed in (0, 1))
+    file = tmp_path / "lines.jsonl"
+    (first / "recipe").write_text(recipe(first).replace("40 steps", "60 steps"))
+    said = "enter: {} has curves of 40 steps and a recipe of 60: delete it, and train the run anew"
+    for last, before in ((first, []), (run, [first])):
+        with pytest.raises(SystemExit) as ended:
+            enter.enter(file, last, before, None)
+        assert ended.value.code == said.format(first) and not file.exists()
+    enter.enter(file, run, [], None)
+    assert [line.figures["steps"] for line in results.read(file)] == [40]
+
+
+def test_a_file_system_without_locks_keeps_no_line_out(tmp_path, monkeypatch):
+    def flock(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(results.fcntl, "flock", flock)
+    line = results.Result("recipe", "routes", "stare", 0, [], {})
+    assert results.enter(tmp_path / "lines.jsonl", line) and results.read(tmp_path / "lines.jsonl") == [line]
 
 
 def test_a_long_curve_is_thinned_to_the_means_of_equal_spans(tmp_path):

@@ -89,12 +89,29 @@ def test_a_script_goes_through_all_of_its_arms(tmp_path, script, reason, arms):
     assert done.returncode != 0
 
 
-@pytest.mark.parametrize("script", ["any_task", "pretrained", "sequence"])
-def test_a_seed_that_is_no_number_is_refused_before_any_run(script):
-    command, environment = ["bash", LAUNCH / f"{script}_study.sh"], os.environ | {"SEEDS": "0 six"}
+@pytest.mark.parametrize("script", ["any_task", "pretrained", "sequence", "one_setting"])
+@pytest.mark.parametrize("seed", ["six", "08", "1234567890"])  # to bash 08 is a wrong octal number
+def test_what_is_no_seed_is_refused_before_any_run(script, seed):
+    command, environment = ["bash", LAUNCH / f"{script}_study.sh"], os.environ | {"SEEDS": f"0 12 {seed}"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 2 and not done.stdout
-    assert done.stderr == f"{script}_study: SEEDS=0 six: six is not a number, such as 0\n"
+    why = f"{seed} is no seed: give 0, or up to nine digits without a 0 in front"
+    assert done.stderr == f"{script}_study: SEEDS=0 12 {seed}: {why}\n"
+
+
+@pytest.mark.parametrize("script", ["entropy", "reversal", "one_setting"])
+def test_a_study_that_trains_all_of_its_arms_refuses_a_choice_of_them(script):
+    command, environment = ["bash", LAUNCH / f"{script}_study.sh"], os.environ | {"ARMS": "grpo"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    said = f"{script}_study: ARMS=grpo is no choice that this study has: unset it\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+def test_a_part_that_is_none_is_refused_before_the_first_one():
+    command = ["bash", LAUNCH / "one_setting_study.sh", "choice", "arm"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    said = "one_setting_study: arm is not one of choice, arms, third, cost and results\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +164,20 @@ def test_a_run_that_another_process_is_at_is_left_alone(tmp_path):
     assert done.returncode == 1 and done.stderr.endswith(": routes-stare, seed 0: another process is at it\n")
     assert (run / "output.log").read_text() == "alive"
     assert "begun" in shell(begin, **settings).stdout and not (run / "output.log").exists()
+
+
+def test_a_file_system_without_locks_keeps_no_run_from_starting(tmp_path):
+    flock = tmp_path / "flock"
+    flock.write_text("#!/bin/sh\nexit 71\n")  # what it says then; 1 is that another process has the lock
+    flock.chmod(0o755)
+    settings = {"arm": "a", "seed": "0", "steps": "3", "run": str(tmp_path / "home/run"), "results": ""}
+    done = shell("job=(--flag); begin_run; echo begun", **settings, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.returncode == 0 and "begun" in done.stdout, done
+
+
+def test_python_speaks_utf8_whatever_the_locale():
+    done = shell('"$python" -c "print(chr(0x2192))"', LC_ALL="C", PYTHONUTF8="0")
+    assert (done.stdout, done.stderr) == ("→\n", "")
 
 
 def test_a_second_stage_after_a_first_of_other_steps_and_a_run_in_another_type_are_others(tmp_path):
