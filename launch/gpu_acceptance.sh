@@ -14,7 +14,7 @@ ids=${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader 
 IFS=, read -ra ids <<<"$ids"
 gpus=${#ids[@]}
 ((gpus > 0)) || { say "nvidia-smi lists no GPU here, or CUDA_VISIBLE_DEVICES hides all" >&2; exit 2; }
-bash launch/install.sh gpu
+run_job bash launch/install.sh gpu
 
 logs=$PWD/runs/gpu_acceptance/$(date +%Y%m%d-%H%M%S)
 mkdir -p "$logs"

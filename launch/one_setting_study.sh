@@ -61,7 +61,7 @@ train_arms() {
     ARMS=${*:3} SEEDS=$1 STEPS=$2 JOBS=$jobs run_job bash launch/any_task_study.sh train
 }
 
-bash launch/install.sh
+run_job bash launch/install.sh
 for part in $parts; do
     [[ $part == choice ]] || results_of any_task
     if [[ $part == arms || $part == third || $part == cost ]]; then

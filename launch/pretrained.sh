@@ -32,7 +32,7 @@ fi
 # What the task lacks is told before gigabytes are fetched. Without any Python that fits the next line ends the script.
 first=$(first_python)
 [[ -z $gym || -x $python || -z $first ]] || "$first" launch/pretrained/install_tasks.py --check
-bash launch/install.sh
+run_job bash launch/install.sh
 gpus=$(visible_gpus)
 if ((gpus == 0)); then export OPENRLHF_STARE_CPU=1; fi
 [[ -z $gym ]] || "$python" launch/pretrained/install_tasks.py

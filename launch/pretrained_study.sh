@@ -59,7 +59,7 @@ if (($# == 0)); then
     [[ " ${arms[*]}" != *" "@(chain_sum|countdown)-* ]] || tasks=1
     first=$(first_python)
     [[ -z $tasks || -z $first || -x $python ]] || "$first" launch/pretrained/install_tasks.py --check
-    bash launch/install.sh
+    run_job bash launch/install.sh
     [[ -z $tasks ]] || "$python" launch/pretrained/install_tasks.py
 fi
 gpus=$(visible_gpus)

@@ -4,5 +4,6 @@
 # STEPS=50 launch/quickstart.sh trains for 50 steps. OPENRLHF_STARE_CPU=1 trains on the CPU, whatever GPUs there are.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-bash launch/install.sh
+source launch/run_job.sh
+run_job bash launch/install.sh
 exec .venv/bin/openrlhf-stare quickstart "$@"

@@ -16,7 +16,7 @@ run=$home/run
 mkdir -p "$home"
 exec 9>"$run.lock" # this script and its jobs have it, until the last of them has ended
 alone_in 9 || { say "another process is at it" >&2; exit 1; }
-bash launch/install.sh
+run_job bash launch/install.sh
 rm -rf "$run"
 mkdir "$run"
 "$python" launch/addends/make.py "$home" --prompts $((steps / 2 * prompts_per_step))

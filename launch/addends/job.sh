@@ -109,7 +109,7 @@ chosen_bonus() {
 train_all() {
     local started=() stopped="" failed="" pid
     check_seeds
-    bash launch/install.sh
+    run_job bash launch/install.sh
     trap 'stopped=143; kill $(jobs -pr) || true' TERM
     trap 'stopped=130' INT # which all of them get
     for seed in $seeds; do
