@@ -46,7 +46,7 @@ quickstart() {
     CUDA_VISIBLE_DEVICES=$visible STEPS=50 attempt "$name" bash launch/quickstart.sh "$@"
     # A job that fails at once is over before nvidia-smi has looked.
     for _ in {1..100}; do
-        [[ ! -s $logs/memory ]] || break
+        [[ ! -s $logs/memory ]] && kill -0 "$watcher" 2>/dev/null || break
         sleep 0.1
     done
     kill "$watcher" 2>/dev/null || true

@@ -23,7 +23,7 @@ python=.venv/bin/python
 run_job "$python" launch/gpu_wheels.py
 
 say "every recipe's preflight, with a small model in the place of its own"
-[[ -d task/model ]] || "$python" launch/addends/make.py task --prompts 64 >/dev/null
+[[ -f task/prompts.jsonl ]] || "$python" launch/addends/make.py task --prompts 64 >/dev/null
 small=(MODEL="$PWD/task/model" DATA="$PWD/task/prompts.jsonl" EVAL_DATA= CHAT_TEMPLATE=0 PROMPT_TOKENS=8 RESPONSE_TOKENS=24)
 for recipe in launch/recipes/*_*.sh; do
     run_job env "${small[@]}" RUN="$PWD/task/run" bash "$recipe" --preflight --dry-run >task/preflight.log 2>&1 ||

@@ -369,10 +369,13 @@ def _cut_prompts(args: SimpleNamespace, sets: list[rows.Rows]) -> Iterator[str]:
         return
     answer = args.rollout.max_new_tokens or 1
     room = args.data.max_len - answer
+    if room == 0 and agent:  # which gives such a prompt no turn
+        return
     # Where there is no room OpenRLHF takes the last 0 tokens, which are all of them, and vLLM a prompt below max_len.
     longest = room or args.data.max_len - 1
     for one in sets:
-        if one.longest is None:
+        is_sampled = one.flag != "--eval.dataset" or args.eval.steps != -1
+        if one.longest is None or (room == 0 and not is_sampled):
             continue
         prompt, _ = _preprocessed(one.longest, one.place, args)
         if len(prompt.encode()) <= longest:  # a token has a byte or more

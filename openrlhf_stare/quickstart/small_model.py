@@ -238,7 +238,8 @@ def main(task: Task, prompts: Callable[[int, int], Prompts], description: str) -
     args = parser.parse_args()
 
     args.out_dir.mkdir(parents=True, exist_ok=True)
+    made = prompts(args.prompts, args.seed)  # first, since it may fail, and the model takes a while
     if not args.only_prompts:
         make(task, args.out_dir / "model", args.seed, args.warm_up)
     # Last, so that a folder with prompts is complete.
-    write_prompts(args.out_dir / (args.only_prompts or "prompts.jsonl"), prompts(args.prompts, args.seed))
+    write_prompts(args.out_dir / (args.only_prompts or "prompts.jsonl"), made)

@@ -65,7 +65,7 @@ def args(tiny_task, tmp_path) -> SimpleNamespace:
             zero_stage=3,
             use_liger_kernel=False,
         ),
-        eval=SimpleNamespace(dataset=tiny_task["EVAL_DATA"], split="train"),
+        eval=SimpleNamespace(dataset=tiny_task["EVAL_DATA"], split="train", steps=-1),
         look=SimpleNamespace(on=False),
         reward=SimpleNamespace(
             remote_url=None, model_name_or_path=tiny_task["MODEL"], num_nodes=1, num_gpus_per_node=2
@@ -491,6 +491,13 @@ def test_a_prompt_without_room_is_told(args, tmp_path, capsys):
     write(tmp_path / "rows.jsonl", [*rows, {"input": "1" * 32, "label": ""}])
     with pytest.raises(UsageError, match="row 18 has a prompt of 32 tokens, .* leaves nothing beside an answer of 32"):
         files.check(args)
+    args.eval.dataset, args.data.prompt_dataset = args.data.prompt_dataset, write(tmp_path / "short.jsonl", SUMS)
+    files.check(args)  # of which nothing is sampled
+    args.eval.steps = 1
+    with pytest.raises(UsageError, match="--eval.dataset .* row 18 has a prompt of 32 tokens"):
+        files.check(args)
+    args.train.agent_func_path, args.reward.remote_url = str(tools.AGENT), None  # which gives such a prompt no turn
+    assert not list(files._cut_prompts(args, files._read(args)))
 
 
 def test_a_model_is_not_written_over(args, tmp_path, capsys):
