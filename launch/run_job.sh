@@ -5,10 +5,12 @@
 in_background() { (trap - INT; exec "$@") <&0 & }
 
 # wait_for PID: returns its exit status. A signal ends bash's own `wait` before. Whether the job still runs is what bash
-# knows of it: the number of one that has ended may be another process's by now.
+# knows of it: the number of one that has ended may be another process's by now. Of one that ends just then bash may lose
+# the status, whose `wait` is -1: then that of the signal stands for it.
 wait_for() {
-    local status
-    while wait "$1"; status=$?; ((status > 128)) && [[ " "$(jobs -pr | tr '\n' ' ') == *" $1 "* ]]; do :; done
+    local status by_signal=1
+    while wait "$1"; status=$?; ((status > 128)) && [[ " "$(jobs -pr | tr '\n' ' ') == *" $1 "* ]]; do by_signal=$status; done
+    ((status >= 0)) || status=$by_signal
     return "$status"
 }
 

@@ -1,5 +1,6 @@
 """What the scripts install and run by what the machine has, as far as they go before they download anything."""
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -131,14 +132,20 @@ def test_what_takes_long_ends_with_the_script(checkout, script, number, status):
         program(checkout / ".venv/bin/python", LONG.format(notes=notes))
     variables = environment(checkout, PYTHON=python_with(checkout, (3, 12), checkout / "include"))
     words = ["bash", str(checkout / "launch" / script), *(["cpu"] if script == "install.sh" else [])]
-    with subprocess.Popen(words, env=variables, start_new_session=True) as process:
-        deadline = time.monotonic() + 60
-        while not notes.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        # A terminal sends Ctrl-C to all, and whoever ends the script sends SIGTERM to it alone.
-        os.kill(process.pid, number) if number == signal.SIGTERM else os.killpg(process.pid, number)
-        assert process.wait(30) == status
-        assert [line.split()[0] for line in notes.read_text().splitlines()] == ["started", number.name]
+    # Tests in the background of a script do not hear Ctrl-C, nor would what they start.
+    hears = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), "start_new_session": True}
+    with subprocess.Popen(words, env=variables, **hears) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not notes.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            # A terminal sends Ctrl-C to all, and whoever ends the script sends SIGTERM to it alone.
+            os.kill(process.pid, number) if number == signal.SIGTERM else os.killpg(process.pid, number)
+            assert process.wait(30) == status
+            assert [line.split()[0] for line in notes.read_text().splitlines()] == ["started", number.name]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     assert not (checkout / ".venv/.installed").exists()
 
 

@@ -125,6 +125,23 @@ def test_ctrl_c_reaches_the_job_once_and_the_script_ends_by_it_too(checkout, scr
     assert not (checkout / "afterwards").exists()
 
 
+def test_a_job_that_ctrl_c_ends_at_once_ends_the_script_by_it_every_time(tmp_path):
+    """One in ten bash loses the status of a job that ends while its `wait` is interrupted."""
+    job = tmp_path / "job.sh"
+    job.write_text(f"trap 'exit 130' INT; touch {tmp_path}/started; while :; do sleep 0.01; done")
+    hears = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), "start_new_session": True}
+    for _ in range(25):
+        words = ["bash", "-euc", f"source launch/run_job.sh; run_job sh {job}; touch {tmp_path}/afterwards"]
+        with subprocess.Popen(words, cwd=ROOT, **hears) as process:
+            deadline = time.monotonic() + 60
+            while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+                time.sleep(0.002)
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(30) == -signal.SIGINT
+        (tmp_path / "started").unlink()
+    assert not (tmp_path / "afterwards").exists()
+
+
 @pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
 def test_a_study_ends_all_of_its_runs_and_starts_no_more(checkout, number, status):
     with start(checkout, "reversal_study.sh", JOBS="2") as process:
