@@ -25,8 +25,6 @@ RolloutRayActor: Any = plain_class(vllm_engine.RolloutRayActor)
 class StareRolloutActor(RolloutRayActor):
     """OpenRLHF's `RolloutRayActor`, which fails with the first error of vLLM's processes."""
 
-    executor: Any
-
     async def __init__(self, *args, **kwargs):
         asyncio.get_running_loop().set_task_factory(task_without_exit)
         try:
@@ -37,31 +35,16 @@ class StareRolloutActor(RolloutRayActor):
             if "root cause" not in str(error) or not (cause := first_logged_error(own_log())):
                 raise
             raise RuntimeError(f"vLLM did not start: {cause}") from error
-        self.executor = GuardedExecutor(self.executor)
 
     async def generate_responses(self, *args, **kwargs) -> list[dict]:
         """The responses to one prompt."""
         return scored_by_the_others(await super().generate_responses(*args, **kwargs))
 
 
-class GuardedExecutor:
-    """An executor, perhaps of an agent of the user's own, whose `sys.exit` is an error like any other.
-
-    It would end the event loop of the engine, which never answers again.
-    """
-
-    def __init__(self, executor: Any) -> None:
-        self.executor = executor
-
-    async def execute(self, **request) -> dict:
-        with exit_is_an_error():
-            return await self.executor.execute(**request)
-
-
 def task_without_exit(loop: asyncio.AbstractEventLoop, awaited: Any, **named: Any) -> asyncio.Task:
-    """A task factory, for the tasks that an agent starts itself: `sys.exit` in one is an error of that task alone.
+    """A task factory: `sys.exit` in a task, such as an agent's of the user's own, is an error of that task alone.
 
-    asyncio raises it in the event loop too, not only where the task is awaited.
+    asyncio raises it in the event loop too, not only where the task is awaited, and the engine never answers again.
     """
     return asyncio.Task(_without_exit(awaited), loop=loop, **named)
 
