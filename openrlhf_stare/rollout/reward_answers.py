@@ -23,6 +23,13 @@ WANTED = (
     "optional"
 )
 SHOWN = 100  # characters
+# What the log has of OpenRLHF's own, which a figure of the same name would replace, or be replaced by.
+OPENRLHFS = frozenset(
+    """reward score return kl logprobs_diff response_length total_length truncated response_clip_ratio
+    group_reward_std policy_loss entropy_loss critic_loss values actor_lr critic_lr actor_grad_norm critic_grad_norm
+    ppo_clip_ratio ppo_kl vllm_kl is_filter_ratio generated_samples dynamic_filtering_pass_rate""".split()
+)
+TAKEN = ("entropy/", "timing/")  # beginnings of others: the meter's, and those that OpenRLHF adds up
 _told: set[str] = set()
 
 
@@ -83,14 +90,27 @@ def as_wanted(answer: object) -> object:
 
 
 def figures(extra_logs: object) -> dict[str, float]:
-    """What a reward function or an agent wants logged, as numbers. The first that is none is told; none is logged."""
+    """What a reward function or an agent wants logged, as numbers. The first that is none is told; none is logged.
+
+    So is the first with a name of another figure in the log, such as `reward`, which becomes `extra_logs/reward`.
+    """
     if extra_logs is None:
         return {}
     if (said := _no_figures(extra_logs)) and "extra_logs" not in _told:
         _told.add("extra_logs")
         notice(f"A response has {said}, which is not logged")
     named = extra_logs.items() if isinstance(extra_logs, Mapping) else ()
-    return {name: figure for name, value in named if (figure := _figure(value)) is not None}
+    return {_not_taken(name): figure for name, value in named if (figure := _figure(value)) is not None}
+
+
+def _not_taken(name: str) -> str:
+    if name not in OPENRLHFS and not str(name).startswith(TAKEN):
+        return name
+    own = f"extra_logs/{name}"
+    if "names" not in _told:
+        _told.add("names")
+        notice(f'A response has "extra_logs" with {name!r}, a name that is in the log already: it is logged as {own}')
+    return own
 
 
 def _no_figures(extra_logs: object) -> str | None:

@@ -4,6 +4,7 @@ import asyncio
 import importlib
 import math
 import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,6 +79,25 @@ def test_figures_that_are_no_numbers_are_told_and_not_logged(tmp_path, told):
     assert taken["extra_logs"] == {"a": 1, "two": 1} and taken["rewards"].tolist() == [0.5]
     assert told == ["A response has \"extra_logs\" with 'text' as a str and no number, which is not logged"]
     assert asked(tmp_path, "return {'rewards': 0.5, 'extra_logs': [1]}")[0][0]["extra_logs"] == {}
+
+
+def test_a_figure_with_the_name_of_another_in_the_log_gets_a_name_of_its_own(tmp_path, told):
+    answer = "{'rewards': 0.5, 'extra_logs': {'score': 7, 'a': 1, 'entropy/mean': 8, 'timing/tool': 9}}"
+    [[taken]] = asked(tmp_path, f"return {answer}")
+    others = {"extra_logs/score": 7, "extra_logs/entropy/mean": 8, "extra_logs/timing/tool": 9}
+    assert taken["extra_logs"] == {"a": 1, **others}
+    assert told == [
+        "A response has \"extra_logs\" with 'score', a name that is in the log already: "
+        "it is logged as extra_logs/score"
+    ]
+    assert reward_answers.figures(taken["extra_logs"]) == taken["extra_logs"]  # which are looked at once more
+
+
+def test_the_names_in_the_log_are_openrlhfs():
+    trainer = Path(agent.__file__).parents[1] / "trainer"
+    source = "".join(file.read_text() for file in trainer.rglob("*.py"))
+    missing = [name for name in reward_answers.OPENRLHFS if f'"{name}"' not in source and f"{name}: " not in source]
+    assert missing == []
 
 
 @pytest.mark.parametrize(
