@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# Installs what is missing, then checks style and types and runs all tests: launch/test.sh [quick | gpu | pytest arguments]
+# Installs what is missing, then checks style and types and runs all tests:
+# launch/test.sh [quick | gpu [pytest options] | pytest arguments]
 # quick runs the unit tests and one real job, for whoever changed a line; gpu what needs GPUs, and nothing else.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/run_job.sh
 
+if [[ ${1:-} == quick ]] && (($# > 1)); then
+    echo "test: quick takes no arguments, here ${*:2}: leave them out, or leave out quick and name the tests" >&2
+    exit 2
+fi
 if [[ ${1:-} == gpu ]]; then
     run_job bash launch/install.sh gpu
-    set -- tests/gpu
+    set -- tests/gpu "${@:2}"
 else
     run_job bash launch/install.sh
 fi
