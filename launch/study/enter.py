@@ -157,6 +157,9 @@ def enter(
     named, recipe_file = NAME.fullmatch(run.name), run / "recipe"
     if named is None or not recipe_file.exists():
         raise SystemExit(f"enter: {run} is no complete run called TASK-ARM-seedN")
+    for folder in before:
+        if not (folder / "recipe").exists():
+            raise SystemExit(f"enter: {folder} is no complete run, as it has no recipe: train that stage to its end")
     task, arm, seed = named.groups()
     if answers and not (run / "answers.json").exists():
         raise SystemExit(f"enter: {run} has no answers.json, which launch/pretrained/answers.py writes")

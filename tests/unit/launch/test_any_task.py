@@ -232,7 +232,7 @@ def test_a_finished_run_becomes_a_line_once_and_is_done_then(tmp_path, monkeypat
     assert is_done((run / "recipe").read_text()) == (1, said)
 
 
-def test_a_run_whose_curves_have_other_steps_than_its_recipe_is_not_entered(tmp_path):
+def test_a_run_without_a_recipe_or_with_other_steps_in_its_curves_is_not_entered(tmp_path):
     first, run = (write_run(tmp_path / f"routes-stare-seed{seed}", 0.52, 0.9) for seed in (0, 1))
     file = tmp_path / "lines.jsonl"
     (first / "recipe").write_text(recipe(first).replace("40 steps", "60 steps"))
@@ -241,6 +241,11 @@ def test_a_run_whose_curves_have_other_steps_than_its_recipe_is_not_entered(tmp_
         with pytest.raises(SystemExit) as ended:
             enter.enter(file, last, before, None)
         assert ended.value.code == said.format(first) and not file.exists()
+    (first / "recipe").unlink()
+    with pytest.raises(SystemExit) as ended:
+        enter.enter(file, run, [first], None)
+    said = f"enter: {first} is no complete run, as it has no recipe: train that stage to its end"
+    assert ended.value.code == said and not file.exists()
     enter.enter(file, run, [], None)
     assert [line.figures["steps"] for line in results.read(file)] == [40]
 
