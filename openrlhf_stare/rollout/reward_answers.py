@@ -92,7 +92,7 @@ def as_wanted(answer: object) -> object:
 def figures(extra_logs: object) -> dict[str, float]:
     """What a reward function or an agent wants logged, as numbers. The first that is none is told; none is logged.
 
-    So is the first with a name of another figure in the log, such as `reward`, which becomes `extra_logs/reward`.
+    Told is also the first with the name of another figure in the log: `reward` becomes `extra_logs/reward`.
     """
     if extra_logs is None:
         return {}
