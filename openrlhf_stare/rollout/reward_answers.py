@@ -29,7 +29,7 @@ OPENRLHFS = frozenset(
     group_reward_std policy_loss entropy_loss critic_loss values actor_lr critic_lr actor_grad_norm critic_grad_norm
     ppo_clip_ratio ppo_kl vllm_kl is_filter_ratio generated_samples dynamic_filtering_pass_rate""".split()
 )
-TAKEN = ("entropy/", "timing/")  # beginnings of others: the meter's, and those that OpenRLHF adds up
+TAKEN = ("entropy/", "rollout/", "timing/")  # beginnings of others: the meter's and OpenRLHF's, which adds up the last
 _told: set[str] = set()
 
 

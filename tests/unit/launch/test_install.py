@@ -111,13 +111,13 @@ def test_of_two_that_start_together_one_waits(checkout):
             assert second.wait(20) == 0
 
 
-# Notes its start and the signal that ends it.
 def test_quick_tests_with_arguments_are_refused_before_anything_is_installed(checkout):
     done = run(checkout, "test.sh", "quick", "-k", "stare")
     said = "test: quick takes no arguments, here -k stare: leave them out, or leave out quick and name the tests\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
+# Notes its start and the signal that ends it.
 LONG = """trap 'echo SIGTERM >>"{notes}"; exit 143' TERM
 trap 'echo SIGINT >>"{notes}"; exit 130' INT
 echo "started $PATH" >>"{notes}"

@@ -82,9 +82,9 @@ def test_figures_that_are_no_numbers_are_told_and_not_logged(tmp_path, told):
 
 
 def test_a_figure_with_the_name_of_another_in_the_log_gets_a_name_of_its_own(tmp_path, told):
-    answer = "{'rewards': 0.5, 'extra_logs': {'score': 7, 'a': 1, 'entropy/mean': 8, 'timing/tool': 9}}"
+    answer = "{'rewards': 0.5, 'extra_logs': {'score': 7, 'a': 1, 'entropy/mean': 8, 'rollout/b': 9}}"
     [[taken]] = asked(tmp_path, f"return {answer}")
-    others = {"extra_logs/score": 7, "extra_logs/entropy/mean": 8, "extra_logs/timing/tool": 9}
+    others = {"extra_logs/score": 7, "extra_logs/entropy/mean": 8, "extra_logs/rollout/b": 9}
     assert taken["extra_logs"] == {"a": 1, **others}
     assert told == [
         "A response has \"extra_logs\" with 'score', a name that is in the log already: "
@@ -97,6 +97,7 @@ def test_the_names_in_the_log_are_openrlhfs():
     trainer = Path(agent.__file__).parents[1] / "trainer"
     source = "".join(file.read_text() for file in trainer.rglob("*.py"))
     missing = [name for name in reward_answers.OPENRLHFS if f'"{name}"' not in source and f"{name}: " not in source]
+    missing += [name for name in reward_answers.TAKEN if name != "entropy/" and f'"{name}' not in source]
     assert missing == []
 
 
