@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from openrlhf_stare.driver.console import ERROR
 
 TERMINATED = 128 + signal.SIGTERM
+AGAIN_SECONDS = 0.5  # until a KeyboardInterrupt that was lost is raised again
 _terminated = _interrupted = False
 
 
@@ -29,7 +30,30 @@ def _terminate(number: int, frame: object) -> None:
     global _terminated
     _terminated = True
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would interrupt Ray's end
+    _interrupt(number, frame)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Raise KeyboardInterrupt, and watch that it ends what goes on: Python drops one that comes in a `__del__` or in a
+    weakref's callback, of which each import has one, and so does `try: import … except:` in a library."""
+    sys.unraisablehook = _tell_unless_interrupt
+    signal.signal(signal.SIGALRM, _interrupt_again)
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, AGAIN_SECONDS)
     raise KeyboardInterrupt
+
+
+def _interrupt_again(number: int, frame: object) -> None:
+    error = sys.exception()
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return  # it is on its way, through what ends Ray
+        error = error.__context__
+    raise KeyboardInterrupt
+
+
+def _tell_unless_interrupt(lost: sys.UnraisableHookArgs) -> None:
+    if lost.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(lost)
 
 
 @contextmanager
@@ -43,7 +67,7 @@ def told() -> Iterator[None]:
     global _interrupted
     atexit.register(_end_of_sigint)  # before all others, so that it runs behind them
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as it was while the modules were imported
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
     listen_to_sigterm()
     try:
         yield
@@ -54,6 +78,8 @@ def told() -> Iterator[None]:
         _interrupted = True
         sys.excepthook = lambda *_: print("train_ray: interrupted", file=sys.stderr, flush=True)
         raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _end_of_sigint() -> None:

@@ -156,6 +156,37 @@ with signals.told():
     assert (done.returncode, done.stdout, done.stderr) == (-2, "cleaned up\n", "train_ray: interrupted\n")
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "class Interrupted:\n        def __del__(self):\n            {signal}\n    Interrupted()",
+        "try:\n        {signal}\n    except:\n        pass",
+    ],
+    ids=["__del__", "except"],
+)
+@pytest.mark.parametrize(
+    ("number", "status", "last"),
+    [(signal.SIGTERM, 143, "train_ray: error: ended by SIGTERM"), (signal.SIGINT, -2, "train_ray: interrupted")],
+)
+def test_a_signal_at_a_moment_that_loses_it_ends_the_command_once(lost, number, status, last):
+    """As imports have such moments, some in a thousand."""
+    code = f"""
+import os, signal, time
+from openrlhf_stare.driver import signals
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+with signals.told():
+    {lost.format(signal=f"os.kill(os.getpid(), {number:d})")}
+    print("lost", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(3 * signals.AGAIN_SECONDS)
+        print("cleaned up", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "lost\ncleaned up\n", f"{last}\n")
+
+
 @pytest.mark.parametrize("seconds", [0, 0.3, 0.6, 1.0, 1.5])
 def test_ctrl_c_while_modules_are_imported_gives_no_traceback(job, seconds):
     with started(*job) as process:
