@@ -32,6 +32,9 @@ def environment() -> dict[str, str]:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         # vLLM's CPU sampler would compile a function with g++ at the first token, and dies where there is none.
         "TORCH_COMPILE_DISABLE": "1",
+        # glibc would give a freed tensor of more than 32 MiB back to the kernel, which clears its pages for the next.
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": str(2**40),
     }
     if "OMP_NUM_THREADS" not in os.environ or threads.VARIABLE in os.environ:
         defaults[threads.VARIABLE] = "1,1"

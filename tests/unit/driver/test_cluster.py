@@ -17,7 +17,7 @@ from openrlhf_stare.options import UsageError
 OPENRLHFS = {"env_vars": {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}}
 CPU_VARIABLES = """DS_ACCELERATOR OMP_NUM_THREADS VLLM_CPU_KVCACHE_SPACE VLLM_CPU_OMP_THREADS_BIND
     VLLM_ENABLE_V1_MULTIPROCESSING TORCH_COMPILE_DISABLE OPENRLHF_STARE_CPU_DTYPE OPENRLHF_STARE_CPU_THREADS
-    OPENRLHF_STARE_ADAM""".split()
+    OPENRLHF_STARE_ADAM MALLOC_MMAP_MAX_ MALLOC_TRIM_THRESHOLD_""".split()
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,8 @@ def test_openrlhfs_variables_are_kept_and_ours_added():
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "TORCH_COMPILE_DISABLE": "1",
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": "1099511627776",
     }
     assert OPENRLHFS == {"env_vars": {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}}
 
