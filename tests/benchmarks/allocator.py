@@ -1,6 +1,6 @@
 """What it saves that freed memory stays with the process: python tests/benchmarks/allocator.py
 
-Training steps of a Qwen2 with random weights in float32, as wide as SmolLM2-135M and with as many words, but 12
+Training steps of a Qwen2 with random weights in float32, as wide as SmolLM2-135M and with as many words, but 6
 layers, in processes with and without the variables MALLOC_… of `openrlhf_stare/cpu/__init__.py`, in turns. For either:
 the median step, the kernel's share of the processor's time, page faults a step, the most memory that a process had,
 and the last loss.
@@ -18,8 +18,8 @@ import time
 
 from openrlhf_stare import cpu
 
-TURNS, STEPS, WARM_UP = 3, 4, 2
-LAYERS, SEQUENCES, TOKENS = 12, 8, 128
+TURNS, STEPS, WARM_UP = 3, 3, 1
+LAYERS, SEQUENCES, TOKENS = 6, 8, 64
 
 
 def train() -> dict[str, float]:
